@@ -1,0 +1,33 @@
+// Package deps holds the module's dependencies while the packages that use them are being written.
+package deps
+
+import (
+	_ "github.com/anishathalye/porcupine"
+	_ "github.com/asynkron/protoactor-go/actor"
+	_ "github.com/chromedp/chromedp"
+	_ "github.com/cockroachdb/datadriven"
+	_ "github.com/cockroachdb/pebble/v2"
+	_ "github.com/cockroachdb/pebble/v2/bloom"
+	_ "github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	_ "github.com/gorilla/websocket"
+	_ "github.com/knadh/koanf/parsers/yaml"
+	_ "github.com/knadh/koanf/providers/file"
+	_ "github.com/knadh/koanf/v2"
+	_ "github.com/oklog/ulid/v2"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/prometheus/client_golang/prometheus/collectors"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/prometheus/client_golang/prometheus/testutil"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/schollz/progressbar/v3"
+	_ "github.com/spf13/cobra"
+	_ "github.com/tetratelabs/wazero"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+	_ "golang.org/x/text/unicode/norm"
+	_ "golang.org/x/time/rate"
+	_ "google.golang.org/protobuf/encoding/protojson"
+	_ "google.golang.org/protobuf/proto"
+	_ "pgregory.net/rapid"
+)
