@@ -88,7 +88,7 @@ export class TurnView {
       this.#note.dataset.kind = kind;
       this.#note.append(el('p', 'why', words));
       if (hint) this.#note.append(el('p', 'hint', hint));
-      if (kind !== 'plain' && !turn.erased) this.#note.append(button('Try again', () => this.#actions.again(turn.text), 'Ask this again'));
+      if (kind !== 'plain' && !turn.erased) this.#foot.append(button('Try again', () => this.#actions.again(turn.text), 'Ask this again'));
     }
     const facts = footnotes(turn);
     if (turn.answer) {
