@@ -417,7 +417,7 @@ func TestKeyboardOnly(t *testing.T) {
 			t.Errorf("no visible focus on %s", at.Name)
 		}
 	}
-	for _, name := range []string{"sessions", "new", "scroller", "text", "Copy this answer", "Ask this again"} {
+	for _, name := range []string{"sessions", "new", "scroller", "text", "Copy this answer", "Try again with the same message"} {
 		if !reached[name] {
 			t.Errorf("Tab never reaches %s; it reaches %v", name, reached)
 		}

@@ -461,7 +461,7 @@ function showDialog() {
     forget.type = 'button';
     forget.className = 'quiet';
     forget.textContent = 'Forget';
-    forget.setAttribute('aria-label', `Take ${s.name} off this list; the server keeps it`);
+    forget.setAttribute('aria-label', `Forget ${s.name} on this device; the server keeps it`);
     forget.onclick = () => {
       memory.forgetSession(s.name);
       item.remove();

@@ -78,7 +78,7 @@ export class TurnView {
     if (this.#progress.dataset.words === words) return;
     this.#progress.dataset.words = words;
     this.#progress.replaceChildren(words);
-    if (words && !live) this.#progress.append(' ', button('Take back', () => this.#actions.stop(turn.id), 'Take this waiting message back'));
+    if (words && !live) this.#progress.append(' ', button('Take back', () => this.#actions.stop(turn.id), 'Take back this waiting message'));
   }
 
   /** @param {Turn} turn */
@@ -88,7 +88,7 @@ export class TurnView {
       this.#note.dataset.kind = kind;
       this.#note.append(el('p', 'why', words));
       if (hint) this.#note.append(el('p', 'hint', hint));
-      if (kind !== 'plain' && !turn.erased) this.#foot.append(button('Try again', () => this.#actions.again(turn.text), 'Ask this again'));
+      if (kind !== 'plain' && !turn.erased) this.#foot.append(button('Try again', () => this.#actions.again(turn.text), 'Try again with the same message'));
     }
     const facts = footnotes(turn);
     if (turn.answer) {
@@ -190,8 +190,8 @@ export class UnsentView {
     this.#note.replaceChildren(el('p', 'why', `Not sent. ${sentence(message)}`));
     if (hint) this.#note.append(el('p', 'hint', sentence(hint)));
     this.#note.append(
-      button('Try again', () => { dismiss(); this.#actions.again(this.#text); }, 'Send this message again'),
-      button('Edit', () => { dismiss(); this.#actions.edit(this.#text); }, 'Put this message back into the composer'),
+      button('Try again', () => { dismiss(); this.#actions.again(this.#text); }, 'Try again to send this message'),
+      button('Edit', () => { dismiss(); this.#actions.edit(this.#text); }, 'Edit this message'),
     );
   }
 }
