@@ -146,15 +146,15 @@ func chatTerminal(ctx context.Context, c *chat, ctrlC chan<- struct{}, in, out *
 	defer lines.Close()
 	c.screen, c.lines = console, lines
 
+	c.banner = fmt.Sprintf("session %s at %s; Ctrl-C stops an answer, Ctrl-D leaves", session, server)
 	if err := c.open(ctx); err != nil {
 		return err
 	}
-	console.Note(fmt.Sprintf("session %s at %s; Ctrl-C stops an answer, Ctrl-D leaves", session, server))
 	err = c.converse(ctx)
 	if errors.Is(err, errInterrupted) {
 		err = nil // a person leaves: that is no failure
 	}
-	console.Prompting(false)
+	console.Status("leaving") // in the place of the prompt
 	console.Note(fmt.Sprintf("to go on: holdfast chat --session %s", session))
 	return err
 }

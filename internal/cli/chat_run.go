@@ -61,6 +61,8 @@ type chat struct {
 	newID      func() string
 	// ownOnly shows the answers to this chat's messages only: the output is piped somewhere.
 	ownOnly bool
+	// banner is shown once the session is open; "" shows none.
+	banner string
 
 	turns transcript
 	own   string // message id of the message that is being answered
@@ -93,11 +95,14 @@ func (c *chat) open(ctx context.Context) error {
 }
 
 func (c *chat) showHistory() {
+	if c.banner != "" {
+		c.screen.Note(c.banner)
+	}
 	for _, k := range c.turns.last(historyTurns) {
 		if c.ownOnly {
 			break
 		}
-		c.screen.Said(k.said)
+		c.showSaid(k)
 		c.showText(k, k.answer.String())
 		if k.end != nil {
 			c.showEnd(k)
@@ -279,8 +284,8 @@ func (c *chat) entry(e *wirepb.Entry) {
 	}
 	switch b := e.Body.(type) {
 	case *wirepb.Entry_UserMessage:
-		if k.messageID != c.own && c.concerns(k) {
-			c.screen.Said(k.said) // written on another device
+		if c.shown == 0 && c.own == "" && c.concerns(k) {
+			c.showSaid(k) // written on another device; not into the middle of an answer
 		}
 	case *wirepb.Entry_Chunk:
 		if c.concerns(k) {
@@ -294,7 +299,19 @@ func (c *chat) entry(e *wirepb.Entry) {
 	}
 }
 
+// showSaid shows what was asked, unless it was typed here.
+func (c *chat) showSaid(k *talk) {
+	if !k.shown && (c.own == "" || k.messageID != c.own) {
+		c.screen.Said(k.said)
+	}
+	k.shown = true
+}
+
 func (c *chat) showText(k *talk, text string) {
+	if text == "" {
+		return
+	}
+	c.showSaid(k)
 	if c.shown != k.id {
 		c.screen.End()
 		c.shown = k.id
@@ -303,6 +320,7 @@ func (c *chat) showText(k *talk, text string) {
 }
 
 func (c *chat) showEnd(k *talk) {
+	c.showSaid(k)
 	c.screen.End()
 	c.shown = 0
 	// What an own turn failed with is said by the caller of answer.

@@ -183,6 +183,36 @@ func TestConverseShowsOthers(t *testing.T) {
 	}
 }
 
+// asked is a screen that also shows what was said.
+type asked struct{ plain }
+
+func (a *asked) Said(text string) { a.Text("> " + text + "\n") }
+
+// TestOthersWaitForTheirTurn: what is written elsewhere in mid-answer is shown when its own answer begins.
+func TestOthersWaitForTheirTurn(t *testing.T) {
+	s := newStage(t, false)
+	s.chat.screen = &asked{plain{out: &s.out, err: &s.err}}
+	s.run()
+	s.link.events <- event{caughtUp: true}
+	s.say("mine")
+	s.wantCall("submit m1 mine")
+	mine := s.link.entry(0, &wirepb.UserMessage{MessageId: "m1", Text: "mine"})
+	s.link.entry(mine, "one ")
+	theirs := s.link.entry(0, &wirepb.UserMessage{MessageId: "x", Text: "theirs"})
+	s.link.entry(mine, "two")
+	s.link.accept <- accepted{turn: mine}
+	s.link.entry(mine, completed())
+	s.link.entry(theirs, "three")
+	s.link.entry(theirs, completed())
+	s.link.entry(0, &wirepb.UserMessage{MessageId: "y", Text: "at the prompt"})
+	if err := s.end(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.out.String(), "one two\n> theirs\nthree\n> at the prompt\n"; got != want {
+		t.Errorf("stdout %q, want %q", got, want)
+	}
+}
+
 func TestInterruptStops(t *testing.T) {
 	s := newStage(t, true)
 	s.run()

@@ -66,6 +66,7 @@ type console struct {
 	column    bool   // out: the cursor is not at the start of a line
 	held      string // while prompting: the line that is not whole yet
 	status    bool   // a status line is on the screen
+	answered  bool   // there was text since the last prompt
 }
 
 func (c *console) style(code, s string) string {
@@ -80,19 +81,32 @@ func (c *console) Prompting(on bool) {
 	c.Status("")
 	if on {
 		c.End()
+		c.space()
 	}
 	c.prompting = on
 	c.flush()
 }
 
+// space puts air between an answer and what follows.
+func (c *console) space() {
+	if c.answered {
+		c.write("\n")
+	}
+	c.answered = false
+}
+
 func (c *console) Said(text string) {
 	c.End()
+	c.space()
 	for _, line := range strings.Split(clean(text), "\n") {
 		c.write(c.style(styleBold, promptPlain+line) + "\n")
 	}
 }
 
-func (c *console) Text(piece string) { c.write(clean(piece)) }
+func (c *console) Text(piece string) {
+	c.answered = true
+	c.write(clean(piece))
+}
 
 func (c *console) End() {
 	c.Status("")
@@ -104,6 +118,7 @@ func (c *console) End() {
 func (c *console) Note(line string) {
 	c.End()
 	c.write(c.style(styleDim, "["+line+"]") + "\n")
+	c.answered = true
 }
 
 func (c *console) Status(line string) {

@@ -187,14 +187,13 @@ func TestParseServer(t *testing.T) {
 		"http://":                "",
 		"file:///etc/passwd":     "",
 	} {
+		got := ""
 		u, err := parseServer(in)
-		if got := ""; err == nil {
+		if err == nil {
 			got = u.String()
-			if got != want {
-				t.Errorf("parseServer(%q) = %q, want %q", in, got, want)
-			}
-		} else if want != "" {
-			t.Errorf("parseServer(%q): %v", in, err)
+		}
+		if got != want {
+			t.Errorf("parseServer(%q) = %q, %v; want %q", in, got, err, want)
 		}
 	}
 }

@@ -37,6 +37,7 @@ type talk struct {
 	messageID string
 	said      string
 	begun     bool // its user message was read
+	shown     bool // its user message is on the screen
 	answer    strings.Builder
 	attempt   *wirepb.Attempt
 	end       *wirepb.Terminal

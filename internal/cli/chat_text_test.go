@@ -99,14 +99,14 @@ func TestConsole(t *testing.T) {
 	step("first text takes the status away", func() { c.Text("one\ntwo") }, `o"\r\x1b[2K"o"one\r\ntwo"`)
 	step("no status in mid-line", func() { c.Status("reading") }, ``)
 	step("a note ends the line", func() { c.Note("lost") }, `o"\r\n"o"[lost]\r\n"`)
-	step("prompt", func() { c.Text("x"); c.Prompting(true) }, `o"x"o"\r\n"`)
+	step("prompt", func() { c.Text("x"); c.Prompting(true) }, `o"x"o"\r\n"o"\r\n"`)
 	step("a line that is not whole waits", func() { c.Text("from else") }, ``)
 	step("until it is", func() { c.Text("where\nand") }, `e"from elsewhere\n"`)
 	step("no status at the prompt", func() { c.Status("loading") }, ``)
 	step("a note at the prompt", func() { c.Note("lost") }, `e"and\n"e"[lost]\n"`)
 	step("no prompt", func() { c.Text("rest"); c.Prompting(false) }, `o"rest"`)
 	c.color = true
-	step("styles", func() { c.End(); c.Said("hi"); c.Note("n") }, `o"\r\n"o"\x1b[1m> hi\x1b[0m\r\n"o"\x1b[2m[n]\x1b[0m\r\n"`)
+	step("styles", func() { c.End(); c.Said("hi"); c.Note("n") }, `o"\r\n"o"\r\n"o"\x1b[1m> hi\x1b[0m\r\n"o"\x1b[2m[n]\x1b[0m\r\n"`)
 }
 
 type tagged struct {
