@@ -42,11 +42,23 @@ type Sampling struct {
 	Stop        []string // the answer ends before the first of these; at most 8, each 1 to 256 bytes
 }
 
+// Fields names fields of Sampling.
+type Fields uint8
+
+// Fields whose zero value asks for something.
+const (
+	Temperature Fields = 1 << iota
+	TopP
+	TopK
+)
+
 // Request asks for one generation.
 type Request struct {
 	Model    string
 	Messages []Message
 	Sampling Sampling
+	// Unset are the fields of Sampling about which the request says nothing: they take the model's defaults.
+	Unset Fields
 
 	// Tenant is the unit of fairness. CacheScope bounds the sharing of computed prefixes: only requests with
 	// an equal, non-empty CacheScope may share (invariant 7).

@@ -42,6 +42,7 @@ const (
 	CodeModelUnavailable   Code = "model_unavailable" // damaged, wrong digest, does not fit
 	CodeContextOverflow    Code = "context_overflow"
 	CodeModelFailed        Code = "model_failed"
+	CodeInterrupted        Code = "interrupted" // the server restarted and this model cannot continue an answer
 	CodeAttemptsExhausted  Code = "attempts_exhausted"
 	CodeSlowConsumer       Code = "slow_consumer"
 	CodeIdleTimeout        Code = "idle_timeout"
