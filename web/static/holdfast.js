@@ -109,6 +109,7 @@ export class Session {
   #attachRequest = 0;
   #attached = false;
   #pingMs = PING_MS;
+  #maxFrameBytes = Infinity;
   #reconnectAfterMs = -1; // of a Closing frame
   /** @type {Refusal|null} */ #lastError = null;
   /** @type {Map<string, any>} */ #timers = new Map();
@@ -199,6 +200,7 @@ export class Session {
   /** @param {any} w */
   #welcomed(w) {
     this.#pingMs = w.pingIntervalMs || PING_MS;
+    this.#maxFrameBytes = w.maxFrameBytes || Infinity;
     this.address = `${w.namespace}/${this.#o.kind}/${this.#o.name}`;
     this.#attach();
   }
@@ -280,7 +282,7 @@ export class Session {
     this.#o.onAttached?.({
       from: { ...from }, watermark: Number(a.watermark || 0), firstHeld: Number(a.firstHeld || 0), liveTurn: Number(a.liveTurn || 0),
     });
-    for (const id of this.#submits.keys()) this.#sendSubmit(id);
+    for (const id of [...this.#submits.keys()]) this.#sendSubmit(id);
     for (const turn of this.#stops.keys()) this.#sendStop(turn);
   }
 
@@ -367,10 +369,19 @@ export class Session {
     const s = this.#submits.get(id);
     if (!s || !this.#attached) return; // sent once attached
     s.request = ++this.#request;
-    this.#send({
+    const frame = {
       object: this.address, request: String(s.request),
       submit: { messageId: id, text: s.text, ...(s.options ? { options: s.options } : {}) },
-    });
+    };
+    const bytes = new TextEncoder().encode(JSON.stringify(frame)).length;
+    if (bytes > this.#maxFrameBytes) {
+      // Sent, it would end the connection, and again after every reconnection.
+      this.#submitRefused(id, new Refusal({
+        code: 'too_large', message: `the message takes ${bytes} bytes, the server reads ${this.#maxFrameBytes}`, hint: 'send it in parts',
+      }));
+      return;
+    }
+    this.#send(frame);
   }
 
   /** @param {number} turn */

@@ -319,6 +319,19 @@ export const socketTests = {
     equal([refusal instanceof Refusal, refusal.code, refusal.hint], [true, 'too_large', 'write less'], 'rejected');
   },
 
+  async 'a message that the server would not read is refused here'() {
+    const { world, session } = begin();
+    world.socket.open();
+    world.socket.say({ welcome: { ...welcome.welcome, maxFrameBytes: 120 } });
+    const [, attachment] = world.socket.take();
+    const long = session.submit('m1', 'é'.repeat(40)).catch((e) => e.code);
+    world.socket.say({ request: attachment.request, attached: { from: { generation: '1', incarnation: 1 } } });
+    equal(await long, 'too_large', 'refused');
+    equal(world.socket.take(), [], 'nothing was sent');
+    session.submit('m2', 'short');
+    equal(world.socket.take().length, 1, 'a short one is sent');
+  },
+
   'stop is sent again until answered'() {
     const { world, session } = begin();
     attach(world);
