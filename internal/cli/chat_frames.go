@@ -46,7 +46,7 @@ func (l *wireLink) frame(ctx context.Context, in *wire, f *wirepb.Frame) (attach
 		l.mu.closing = time.Duration(b.Closing.ReconnectAfterMs) * time.Millisecond
 		l.mu.Unlock()
 	case *wirepb.Frame_Error:
-		return false, l.refused(ctx, in, f.Request, b.Error)
+		return false, l.refused(ctx, in, f.Object, f.Request, b.Error)
 	}
 	return false, nil
 }
@@ -113,7 +113,7 @@ func (l *wireLink) entry(ctx context.Context, in *wire, e *wirepb.Entry) error {
 }
 
 // refused finds what an Error is about: a submit, a stop, the attachment or the connection.
-func (l *wireLink) refused(ctx context.Context, in *wire, request uint64, e *wirepb.Error) error {
+func (l *wireLink) refused(ctx context.Context, in *wire, object string, request uint64, e *wirepb.Error) error {
 	refusal := &proto.Error{
 		Code: proto.Code(clean(e.Code)), Message: clean(e.Message), Hint: clean(e.Hint),
 		RetryAfter: time.Duration(e.RetryAfterMs) * time.Millisecond,
@@ -122,7 +122,7 @@ func (l *wireLink) refused(ctx context.Context, in *wire, request uint64, e *wir
 		return nil
 	}
 	switch {
-	case request == 0 && !in.attached:
+	case object == "" && request == 0:
 		in.refusal = refusal // about the connection: a close follows
 		return nil
 	case request != 0 && request != in.request:

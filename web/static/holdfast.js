@@ -263,7 +263,7 @@ export class Session {
     else if (frame.accepted) this.#accepted(frame.accepted);
     else if (frame.stopping) this.#stopAnswered(request);
     else if (frame.closing) this.#reconnectAfterMs = Number(frame.closing.reconnectAfterMs || 0);
-    else if (frame.error) this.#refused(request, new Refusal(frame.error));
+    else if (frame.error) this.#refused(frame.object || '', request, new Refusal(frame.error));
     // Anything else is of a newer protocol, or a reply that nobody waits for.
   }
 
@@ -315,8 +315,8 @@ export class Session {
     for (const [turn, r] of this.#stops) if (r === request) this.#stops.delete(turn);
   }
 
-  /** @param {number} request @param {Refusal} refusal */
-  #refused(request, refusal) {
+  /** @param {string} object @param {number} request @param {Refusal} refusal */
+  #refused(object, request, refusal) {
     for (const [id, s] of this.#submits) {
       if (refusal.messageId === id || (request !== 0 && s.request === request)) return this.#submitRefused(id, refusal);
     }
@@ -326,12 +326,9 @@ export class Session {
       else this.#stops.delete(turn);
       return;
     }
-    if (request === 0 && !this.#attached) {
-      this.#lastError = refusal; // about the connection; a close follows
-      return;
-    }
-    if (request !== 0 && request !== this.#attachRequest) return; // of a request that is settled
-    this.#attachRefused(refusal);
+    if (object === '' && request === 0) this.#lastError = refusal; // about the connection; a close follows
+    else if (request === 0 || request === this.#attachRequest) this.#attachRefused(refusal);
+    // Else of a request that is settled.
   }
 
   /** @param {Refusal} refusal */

@@ -235,6 +235,21 @@ export const socketTests = {
     equal(said.slice(2), ['connecting', 'open'], 'starts again when told');
   },
 
+  'a fatal close of an attached connection says why'() {
+    const { world, said } = begin();
+    attach(world);
+    world.socket.say({ error: { code: 'invalid_frame', message: 'nonsense' } });
+    world.socket.end(4400, 'invalid_frame');
+    equal(said, ['connecting', 'open', 'failed: invalid_frame'], 'states');
+  },
+
+  'an error of the attached object is an error of the attachment'() {
+    const { world, said } = begin();
+    attach(world);
+    world.socket.say({ object: 'default/session/s', error: { code: 'quarantined', message: 'damaged' } });
+    equal(said, ['connecting', 'open', 'failed: quarantined'], 'states');
+  },
+
   'a refused handshake and a going server are retried'() {
     for (const code of [1001, 1006, 1011, 1012, 1013]) {
       const { world } = begin();
@@ -253,7 +268,7 @@ export const socketTests = {
     world.socket.open();
     world.socket.say(welcome);
     const request = world.socket.take()[1].request;
-    world.socket.say({ request, error: { code: 'gone', message: 'erased', firstHeld: '1', present: { generation: '1', incarnation: 2, offset: '0' } } });
+    world.socket.say({ object: 'default/session/s', request, error: { code: 'gone', message: 'erased', firstHeld: '1', present: { generation: '1', incarnation: 2, offset: '0' } } });
     const again = world.socket.take()[0];
     equal(again.attach, { tail: '100' }, 'attaches afresh');
     world.socket.say({ request: again.request, attached: { from: { generation: '1', incarnation: 2 } } });
