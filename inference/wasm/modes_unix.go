@@ -1,0 +1,6 @@
+//go:build unix
+
+package wasm
+
+// onUnix reports whether permission bits mean something.
+const onUnix = true
