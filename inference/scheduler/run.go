@@ -33,7 +33,7 @@ type run struct {
 	ended  bool
 
 	// of the scheduler's goroutine
-	text       *textStream
+	text       *TextStream
 	step       int // of the next token in the answer
 	started    time.Time
 	firstToken time.Time
@@ -54,7 +54,7 @@ func (s *Scheduler) newRun(p *inference.Plan, r *inference.Request) *run {
 		tenant: r.Tenant, scope: r.CacheScope, turn: r.Turn, sampling: p.Sampling,
 		tokens: tokens, prompt: len(p.Prompt), limit: limit,
 		out: make(chan inference.Chunk, s.o.Buffer), done: make(chan struct{}),
-		text: newTextStream(s.tokenizer, p.Sampling.Stop, r.Resume), step: len(r.Resume),
+		text: NewTextStream(s.tokenizer, p.Sampling.Stop, r.Resume), step: len(r.Resume),
 		usage: inference.Usage{Model: s.o.Model, PromptTokens: len(p.Prompt)},
 	}
 	if r.Progress != nil {
@@ -72,7 +72,7 @@ func (r *run) finished(t inference.Tokenizer) (inference.Finish, bool) {
 		}
 	}
 	switch {
-	case r.text.stopped:
+	case r.text.Stopped():
 		return inference.FinishStop, true
 	case r.step >= r.limit:
 		return inference.FinishLength, true

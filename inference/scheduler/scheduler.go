@@ -499,11 +499,11 @@ func (s *Scheduler) next(i int, logits []float32) {
 	r.step++
 	r.usage.CompletionTokens++
 	s.metrics.completionTokens.Inc()
-	if c, ok := r.text.push(token); ok {
+	if c, ok := r.text.Push(token); ok {
 		s.send(r, c)
 	}
 	switch {
-	case r.text.stopped:
+	case r.text.Stopped():
 		s.leave(i, inference.FinishStop, nil, true)
 	case r.step >= r.limit:
 		s.flush(r)
@@ -514,7 +514,7 @@ func (s *Scheduler) next(i int, logits []float32) {
 }
 
 func (s *Scheduler) flush(r *run) {
-	if c, ok := r.text.finish(); ok {
+	if c, ok := r.text.Finish(); ok {
 		s.send(r, c)
 	}
 }

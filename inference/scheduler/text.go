@@ -7,15 +7,22 @@ import (
 	"github.com/holdfast-ai/holdfast/inference"
 )
 
-// textStream makes chunks of tokens, incrementally: it holds tokens and text back together while a character is
-// incomplete or a stop string may yet match.
+// TextStream makes chunks of the tokens of one answer, incrementally: it holds tokens and text back together while
+// a character is incomplete or a stop string may yet match (see "Tokens and text" in the package comment). Runtimes
+// without a scheduler may use it too. Not safe for concurrent use.
+//
+//	t := scheduler.NewTextStream(tokenizer, stops, resume)
+//	for !t.Stopped() && more {
+//		if c, ok := t.Push(token); ok { … }
+//	}
+//	if c, ok := t.Finish(); ok { … }
 //
 // Invariants between calls:
-//   - text[:sent] has left already and is kept only because a stop string may begin in it (see newTextStream);
+//   - text[:sent] has left already and is kept only because a stop string may begin in it (see NewTextStream);
 //   - tokens are those not yet sent; ends[i] is the length of text after tokens[i], or -1 if a character was
 //     incomplete there, so that no chunk can end at that token;
 //   - partial is shorter than a character.
-type textStream struct {
+type TextStream struct {
 	tokenizer inference.Tokenizer
 	stops     [][]byte
 
@@ -28,11 +35,11 @@ type textStream struct {
 	stopped bool
 }
 
-// newTextStream returns a stream after the tokens of resume, whose chunks have left already. Chunks end only where
+// NewTextStream returns a stream after the tokens of resume, whose chunks have left already. Chunks end only where
 // nothing is held back, so its state is then that of the uninterrupted stream. If resume ends elsewhere its text
 // counts as sent all the same, and a character or a stop string that it begins may end in later tokens.
-func newTextStream(tokenizer inference.Tokenizer, stops []string, resume []uint32) *textStream {
-	t := &textStream{tokenizer: tokenizer}
+func NewTextStream(tokenizer inference.Tokenizer, stops []string, resume []uint32) *TextStream {
+	t := &TextStream{tokenizer: tokenizer}
 	for _, stop := range stops {
 		t.stops = append(t.stops, []byte(stop))
 	}
@@ -48,9 +55,11 @@ func newTextStream(tokenizer inference.Tokenizer, stops []string, resume []uint3
 	return t
 }
 
-// push takes the answer's next token and returns the chunk that can leave, if any. After a chunk with stopped set
-// nothing more may be pushed.
-func (t *textStream) push(token uint32) (inference.Chunk, bool) {
+// Stopped reports whether a stop string has ended the answer. Nothing more may be pushed then.
+func (t *TextStream) Stopped() bool { return t.stopped }
+
+// Push takes the answer's next token and returns the chunk that can leave, if any.
+func (t *TextStream) Push(token uint32) (inference.Chunk, bool) {
 	t.add(token)
 	if t.stopped {
 		return t.take(len(t.tokens), len(t.text))
@@ -66,8 +75,8 @@ func (t *textStream) push(token uint32) (inference.Chunk, bool) {
 	return t.take(n, t.ends[n-1])
 }
 
-// finish returns what is still held back at the end of the answer.
-func (t *textStream) finish() (inference.Chunk, bool) {
+// Finish returns what is still held back at the end of the answer.
+func (t *TextStream) Finish() (inference.Chunk, bool) {
 	if len(t.tokens) == 0 {
 		return inference.Chunk{}, false
 	}
@@ -79,7 +88,7 @@ func (t *textStream) finish() (inference.Chunk, bool) {
 }
 
 // add appends token and looks for a stop string.
-func (t *textStream) add(token uint32) {
+func (t *TextStream) add(token uint32) {
 	before := len(t.text)
 	t.partial = append(t.partial, t.tokenizer.Bytes(token)...)
 	used := 0
@@ -99,7 +108,7 @@ func (t *textStream) add(token uint32) {
 }
 
 // cut ends the text before the first stop string in it. Only matches that end behind text[:before] are possible.
-func (t *textStream) cut(before int) {
+func (t *TextStream) cut(before int) {
 	at := -1
 	for _, stop := range t.stops {
 		from := max(0, before-len(stop)+1)
@@ -113,7 +122,7 @@ func (t *textStream) cut(before int) {
 }
 
 // heldBytes is the length of the longest end of the text that begins a stop string.
-func (t *textStream) heldBytes() int {
+func (t *TextStream) heldBytes() int {
 	held := 0
 	for _, stop := range t.stops {
 		for n := min(len(stop)-1, len(t.text)); n > held; n-- {
@@ -127,7 +136,7 @@ func (t *textStream) heldBytes() int {
 }
 
 // take makes the first n tokens a chunk, with the unsent text up to end.
-func (t *textStream) take(n, end int) (inference.Chunk, bool) {
+func (t *TextStream) take(n, end int) (inference.Chunk, bool) {
 	c := inference.Chunk{Step: t.step, Tokens: append([]uint32(nil), t.tokens[:n]...)}
 	if end > t.sent {
 		c.Text = string(t.text[t.sent:end])
@@ -140,7 +149,7 @@ func (t *textStream) take(n, end int) (inference.Chunk, bool) {
 }
 
 // drop removes text[:n].
-func (t *textStream) drop(n int) {
+func (t *TextStream) drop(n int) {
 	t.text = append(t.text[:0], t.text[min(n, len(t.text)):]...)
 	t.sent = max(0, t.sent-n)
 	for i, end := range t.ends {
