@@ -34,12 +34,12 @@ type Message struct {
 
 // Sampling says how to choose tokens. The zero value is greedy with the model's default length.
 type Sampling struct {
-	Temperature float32  // 0 is greedy; 0 to 5
-	TopP        float32  // 0 or 1: off; else the smallest set of tokens with at least this probability
-	TopK        int      // 0: off
-	Seed        uint64   // of the counter generator, keyed by (Seed, Turn, step)
-	MaxTokens   int      // 0: the model's default
-	Stop        []string // the answer ends before the first of these; at most 8, each 1 to 256 bytes
+	Temperature float32  `json:"temperature,omitempty"` // 0 is greedy; 0 to 5
+	TopP        float32  `json:"top_p,omitempty"`       // 0 or 1: off; else the smallest set of tokens with at least this probability
+	TopK        int      `json:"top_k,omitempty"`       // 0: off
+	Seed        uint64   `json:"seed,omitempty"`        // of the counter generator, keyed by (Seed, Turn, step)
+	MaxTokens   int      `json:"max_tokens,omitempty"`  // 0: the model's default
+	Stop        []string `json:"stop,omitempty"`        // the answer ends before the first of these; at most 8, each 1 to 256 bytes
 }
 
 // Fields names fields of Sampling.
