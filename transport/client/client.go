@@ -96,6 +96,7 @@ func Dial(ctx context.Context, server string, o Options) (*Client, error) {
 		c.stop()
 		return nil, fmt.Errorf("client: connect to %s: %w", u.Redacted(), err)
 	}
+	c.mu.welcome = l.welcome // run may begin later than the caller asks for an Address
 	go c.run(l)
 	return c, nil
 }
