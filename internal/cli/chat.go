@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-ai/holdfast/proto"
 	"github.com/holdfast-ai/holdfast/proto/wirepb"
+	"github.com/holdfast-ai/holdfast/transport/client"
 )
 
 const (
@@ -85,9 +86,9 @@ func runChat(cmd *cobra.Command, f chatFlags) error {
 	ctrlC := make(chan struct{}, 1)
 	defer onSignals(ctrlC, cancel)()
 
-	l := openLink(ctx, linkOptions{server: server, session: f.session, tail: chatTail, client: "holdfast-chat/1"})
+	l := openLink(ctx, linkOptions{server: server, session: f.session, tail: chatTail})
 	defer l.Close()
-	c := &chat{link: l, interrupts: ctrlC, newID: newMessageID}
+	c := &chat{link: l, interrupts: ctrlC, newID: client.NewMessageID}
 	switch in, out, ok := terminal(cmd); {
 	case f.oneShot:
 		err = chatOnce(ctx, c, cmd, message)

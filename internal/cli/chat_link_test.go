@@ -16,19 +16,19 @@ import (
 	"github.com/holdfast-ai/holdfast/proto/wirepb"
 )
 
-func follow(t *testing.T, s *wiretest.Server) *wireLink {
+func follow(t *testing.T, s *wiretest.Server) *clientLink {
 	t.Helper()
 	u, err := url.Parse(s.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := openLink(t.Context(), linkOptions{server: u, session: "bay", tail: 100, client: "test"})
+	l := openLink(t.Context(), linkOptions{server: u, session: "bay", tail: 100})
 	t.Cleanup(l.Close)
 	return l
 }
 
 // next returns the next event of a kind, and fails at the end of the link.
-func next(t *testing.T, l *wireLink, is func(event) bool) event {
+func next(t *testing.T, l *clientLink, is func(event) bool) event {
 	t.Helper()
 	for {
 		select {

@@ -1,10 +1,6 @@
 package cli
 
-import (
-	"crypto/rand"
-	"encoding/hex"
-	"io"
-)
+import "io"
 
 var (
 	nameFirst = []string{"amber", "autumn", "bright", "calm", "clear", "copper", "early", "gentle", "golden", "green", "hidden",
@@ -28,11 +24,4 @@ func newSessionName(random io.Reader) (string, error) {
 		tail[i] = nameTail[int(b[2+i])%len(nameTail)]
 	}
 	return nameFirst[int(b[0])%len(nameFirst)] + "-" + nameSecond[int(b[1])%len(nameSecond)] + "-" + string(tail), nil
-}
-
-// newMessageID makes an id that no other message has: 128 random bits. Random bytes of the system do not fail.
-func newMessageID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	return hex.EncodeToString(b[:])
 }

@@ -174,7 +174,4 @@ func TestNewSessionName(t *testing.T) {
 	if _, err := newSessionName(strings.NewReader("abc")); err == nil {
 		t.Error("a short read makes a name")
 	}
-	if a, b := newMessageID(), newMessageID(); len(a) != 32 || a == b {
-		t.Errorf("message ids %q and %q", a, b)
-	}
 }
