@@ -217,6 +217,7 @@ func (a *attachment) appendCaughtUp(w *scratch) (err error) {
 		return nil
 	}
 	a.caughtUp = true
+	a.c.s.metrics.sent.WithLabelValues("caught_up").Inc()
 	w.batch, err = a.c.codec.append(w.batch, &wirepb.Frame{Object: a.object, Body: &wirepb.Frame_CaughtUp{CaughtUp: &wirepb.CaughtUp{Offset: a.watermark}}})
 	return err
 }

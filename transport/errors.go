@@ -47,6 +47,7 @@ var classes = [...]Class{
 	{proto.CodeModelUnavailable, false, http.StatusServiceUnavailable, 4503, 0, "ask the operator to run holdfast model verify"},
 	{proto.CodeContextOverflow, false, http.StatusRequestEntityTooLarge, 4413, 0, "shorten the message or start another session"},
 	{proto.CodeModelFailed, false, http.StatusInternalServerError, 4500, 0, "submit again with a new message id"},
+	{proto.CodeInterrupted, false, http.StatusInternalServerError, 4500, 0, "submit again with a new message id; the part that was written is kept"},
 	{proto.CodeAttemptsExhausted, false, http.StatusInternalServerError, 4500, 0, "submit again with a new message id; if it goes on, report it"},
 	{proto.CodeSlowConsumer, true, http.StatusRequestTimeout, ws.CloseTryAgain, time.Second, "connect again and resume after the last offset seen"},
 	{proto.CodeIdleTimeout, true, http.StatusRequestTimeout, ws.CloseTimeout, 0, "connect again and resume; answer pings"},

@@ -3,9 +3,11 @@ package transport
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,7 +36,50 @@ type rig struct {
 	server  *Server
 	http    *httptest.Server
 	clock   *clock.Fake
+	dialer  func(network, addr string) (net.Conn, error)
 }
+
+// anybody, as Options.Authenticator, makes a rig whose connections are pipes: nothing is buffered between the peers.
+var anybody Authenticator = new(anyone)
+
+type anyone struct{ _ int }
+
+func (*anyone) Authenticate(*http.Request) (proto.Principal, error) {
+	return proto.Principal{Namespace: "default", User: "local"}, nil
+}
+
+// pipes is a listener of net.Pipes.
+type pipes struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *pipes) dial(string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipes) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
 func newRig(t testing.TB, o Options) *rig {
 	t.Helper()
@@ -52,7 +97,14 @@ func newRig(t testing.TB, o Options) *rig {
 	if r.server, err = NewServer(o); err != nil {
 		t.Fatal(err)
 	}
-	r.http = httptest.NewServer(r.server)
+	r.http = httptest.NewUnstartedServer(r.server)
+	r.dialer = net.Dial
+	if o.Authenticator == anybody {
+		l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		r.http.Listener.Close()
+		r.http.Listener, r.dialer = l, l.dial
+	}
+	r.http.Start()
 	t.Cleanup(func() {
 		r.server.Close()
 		r.http.Close()
@@ -74,7 +126,7 @@ type peer struct {
 
 func (r *rig) dial(protocol string) *peer {
 	r.t.Helper()
-	d := websocket.Dialer{Subprotocols: []string{protocol}}
+	d := websocket.Dialer{Subprotocols: []string{protocol}, NetDial: r.dialer}
 	conn, resp, err := d.Dial(r.wsURL()+"/v1/ws", nil)
 	if err != nil {
 		r.t.Fatalf("dial: %v (%+v)", err, resp)
