@@ -108,7 +108,7 @@ func (a *Attachment) Cursor() *wirepb.Cursor {
 	return &wirepb.Cursor{Generation: a.cursor.Generation, Incarnation: a.cursor.Incarnation, Offset: a.cursor.Offset}
 }
 
-// Close ends the attachment; Next returns ErrClosed after what is queued.
+// Close ends the attachment. What is queued is dropped, and Next returns ErrClosed.
 func (a *Attachment) Close() {
 	a.c.mu.Lock()
 	defer a.c.mu.Unlock()
@@ -118,6 +118,7 @@ func (a *Attachment) Close() {
 	if a.state == stateAttaching || a.state == stateAttached {
 		a.detachLocked()
 	}
+	a.queue, a.status = nil, nil
 	a.endLocked(ErrClosed)
 }
 

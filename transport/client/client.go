@@ -272,7 +272,7 @@ func (c *Client) answeredLocked(k *call, f *wirepb.Frame) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			if c.mu.calls[k.number] == k {
-				k.sent = false
+				k.sent, k.retry = false, nil
 				c.sendCallLocked(k)
 			}
 		})
