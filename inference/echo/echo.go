@@ -158,7 +158,7 @@ func (m *Model) planned(p *inference.Plan) (*inference.Plan, Script, error) {
 		}
 		message.WriteByte(byte(b))
 	}
-	if p.Digest != digest {
+	if p.Digest != digest && p.Digest != "" {
 		return nil, Script{}, fmt.Errorf("echo: %w: the plan is for the model with digest %q", inference.ErrModelUnavailable, p.Digest)
 	}
 	return m.plan(&inference.Request{
