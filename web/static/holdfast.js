@@ -11,7 +11,7 @@
  *     message id, until it is accepted or refused for good.
  *  3. stop is sent again until the server has answered or the turn has ended.
  *  4. At most one socket exists at a time. Retries wait with full jitter, or for as long as the server has asked;
- *     a close code from 4000 to 4999 ends them.
+ *     a close code that says that it would be no use ends them.
  */
 
 const PROTOCOL = 'holdfast.v1.json';
@@ -22,6 +22,8 @@ const STABLE_MS = 5000;
 const CONNECT_MS = 10000;
 const PING_MS = 25000;
 const PROBE_MS = 4000;
+// Close codes that speak against trying again, besides 4000 to 4999: the client broke a rule.
+const TERMINAL = new Set([1002, 1003, 1007, 1008, 1009, 1010]);
 
 /**
  * Where a reader stands: after `offset` in one incarnation of one store generation.
@@ -216,7 +218,7 @@ export class Session {
 
   /** @param {number} code @param {string} reason */
   #closed(code, reason) {
-    if (code >= 4000 && code <= 4999) {
+    if (TERMINAL.has(code) || (code >= 4000 && code <= 4999)) {
       this.#fail(this.#lastError || new Refusal({ code: `close_${code}`, message: reason || 'the server ended the connection' }));
       return;
     }

@@ -250,8 +250,17 @@ export const socketTests = {
     equal(said, ['connecting', 'open', 'failed: quarantined'], 'states');
   },
 
+  'a broken rule of the protocol is not repeated'() {
+    for (const code of [1002, 1003, 1007, 1008, 1009, 1010]) {
+      const { world, said } = begin();
+      world.socket.end(code, 'no');
+      world.advance(60000);
+      equal([world.sockets.length, said[said.length - 1]], [1, `failed: close_${code}`], `after ${code}`);
+    }
+  },
+
   'a refused handshake and a going server are retried'() {
-    for (const code of [1001, 1006, 1011, 1012, 1013]) {
+    for (const code of [1001, 1006, 1011, 1012, 1013, 3008]) {
       const { world } = begin();
       world.socket.end(code);
       world.advance(250);
