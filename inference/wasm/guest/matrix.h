@@ -61,19 +61,25 @@ static inline v128_t four_rows(const char *tile, const char *x, uint32_t columns
     eight_columns(&s, tile, x, 24);
     KEEP_ORDER;
     eight_columns(&s, tile, x, 16);
+    KEEP_ORDER;
     eight_columns(&s, tile, x, 8);
+    KEEP_ORDER;
     eight_columns(&s, tile, x, 0);
   }
   return totals(&s);
 }
 
-// Eight columns of a tile with two activation vectors: each weight is widened once.
+// Eight columns of a tile with two activation vectors: each weight is widened once. The sums are made opaque so that
+// LLVM does not regroup the additions by row: that would keep all activations of a tile alive and spill a dozen
+// registers, onto a stack whose slots may straddle cache lines.
 static inline void eight_columns_twice(Sums *s, Sums *t, const char *tile, const char *x, const char *y, int column) {
   v128_t activation = load_at(x, column * 2), second = load_at(y, column * 2);
   for (int r = TILE_ROWS - 1; r >= 0; r--) {
     v128_t weights = load_8_weights_at(tile, r * TILE_COLUMNS + column);
     s->row[r] = add_dot(s->row[r], weights, activation);
     t->row[r] = add_dot(t->row[r], weights, second);
+    OPAQUE(s->row[r]);
+    OPAQUE(t->row[r]);
   }
 }
 
@@ -87,7 +93,9 @@ static inline void four_rows_twice(const char *tile, const char *x, const char *
     eight_columns_twice(&s, &t, tile, x, y, 24);
     KEEP_ORDER;
     eight_columns_twice(&s, &t, tile, x, y, 16);
+    KEEP_ORDER;
     eight_columns_twice(&s, &t, tile, x, y, 8);
+    KEEP_ORDER;
     eight_columns_twice(&s, &t, tile, x, y, 0);
     tile += TILE_BYTES;
     x += TILE_COLUMNS * 2;
