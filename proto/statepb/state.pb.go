@@ -748,6 +748,189 @@ func (x *Alarm) GetSystem() bool {
 	return false
 }
 
+// Name is an entry of the names index: which life of the address is the present one.
+type Name struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Incarnation   uint32                 `protobuf:"varint,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Name) Reset() {
+	*x = Name{}
+	mi := &file_statepb_state_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Name) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Name) ProtoMessage() {}
+
+func (x *Name) ProtoReflect() protoreflect.Message {
+	mi := &file_statepb_state_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Name.ProtoReflect.Descriptor instead.
+func (*Name) Descriptor() ([]byte, []int) {
+	return file_statepb_state_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Name) GetIncarnation() uint32 {
+	if x != nil {
+		return x.Incarnation
+	}
+	return 0
+}
+
+// Due is an entry of the due-alarm index. Time and object are in its key.
+type Due struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Key           string                 `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
+	System        bool                   `protobuf:"varint,5,opt,name=system,proto3" json:"system,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Due) Reset() {
+	*x = Due{}
+	mi := &file_statepb_state_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Due) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Due) ProtoMessage() {}
+
+func (x *Due) ProtoReflect() protoreflect.Message {
+	mi := &file_statepb_state_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Due.ProtoReflect.Descriptor instead.
+func (*Due) Descriptor() ([]byte, []int) {
+	return file_statepb_state_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Due) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Due) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Due) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Due) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Due) GetSystem() bool {
+	if x != nil {
+		return x.System
+	}
+	return false
+}
+
+// Live is an entry of the live-turn index. The turn is in its key.
+type Live struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string                 `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Live) Reset() {
+	*x = Live{}
+	mi := &file_statepb_state_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Live) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Live) ProtoMessage() {}
+
+func (x *Live) ProtoReflect() protoreflect.Message {
+	mi := &file_statepb_state_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Live.ProtoReflect.Descriptor instead.
+func (*Live) Descriptor() ([]byte, []int) {
+	return file_statepb_state_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Live) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Live) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Live) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 var File_statepb_state_proto protoreflect.FileDescriptor
 
 const file_statepb_state_proto_rawDesc = "" +
@@ -817,7 +1000,19 @@ const file_statepb_state_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1e\n" +
 	"\vdue_unix_ms\x18\x02 \x01(\x03R\tdueUnixMs\x12\x1a\n" +
 	"\battempts\x18\x03 \x01(\rR\battempts\x12\x16\n" +
-	"\x06system\x18\x04 \x01(\bR\x06systemB/Z-github.com/holdfast-ai/holdfast/proto/statepbb\x06proto3"
+	"\x06system\x18\x04 \x01(\bR\x06system\"(\n" +
+	"\x04Name\x12 \n" +
+	"\vincarnation\x18\x01 \x01(\rR\vincarnation\"u\n" +
+	"\x03Due\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
+	"\x03key\x18\x04 \x01(\tR\x03key\x12\x16\n" +
+	"\x06system\x18\x05 \x01(\bR\x06system\"L\n" +
+	"\x04Live\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04nameB/Z-github.com/holdfast-ai/holdfast/proto/statepbb\x06proto3"
 
 var (
 	file_statepb_state_proto_rawDescOnce sync.Once
@@ -831,7 +1026,7 @@ func file_statepb_state_proto_rawDescGZIP() []byte {
 	return file_statepb_state_proto_rawDescData
 }
 
-var file_statepb_state_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_statepb_state_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_statepb_state_proto_goTypes = []any{
 	(*Node)(nil),         // 0: holdfast.state.v1.Node
 	(*Meta)(nil),         // 1: holdfast.state.v1.Meta
@@ -842,6 +1037,9 @@ var file_statepb_state_proto_goTypes = []any{
 	(*Attempt)(nil),      // 6: holdfast.state.v1.Attempt
 	(*MessageID)(nil),    // 7: holdfast.state.v1.MessageID
 	(*Alarm)(nil),        // 8: holdfast.state.v1.Alarm
+	(*Name)(nil),         // 9: holdfast.state.v1.Name
+	(*Due)(nil),          // 10: holdfast.state.v1.Due
+	(*Live)(nil),         // 11: holdfast.state.v1.Live
 }
 var file_statepb_state_proto_depIdxs = []int32{
 	6, // 0: holdfast.state.v1.Turn.attempt:type_name -> holdfast.state.v1.Attempt
@@ -864,7 +1062,7 @@ func file_statepb_state_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_statepb_state_proto_rawDesc), len(file_statepb_state_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
