@@ -20,7 +20,7 @@ const sampler = "Tides rise and fall because the **Moon** pulls on the near side
 func fill(l *wiretest.Log) {
 	say := func(text string) uint64 {
 		id := l.Append(&wirepb.Entry{Body: &wirepb.Entry_UserMessage{UserMessage: &wirepb.UserMessage{MessageId: text, Text: text}}})
-		l.Append(&wirepb.Entry{Turn: id, Body: &wirepb.Entry_Attempt{Attempt: &wirepb.Attempt{Number: 1, Model: "smollm2-135m-instruct"}}})
+		l.Append(&wirepb.Entry{Turn: id, Body: &wirepb.Entry_Attempt{Attempt: &wirepb.Attempt{Number: 1, Model: "scripted"}}})
 		return id
 	}
 	chunk := func(turn uint64, text string) {
@@ -62,8 +62,11 @@ func TestLook(t *testing.T) {
 			b.js(`document.getElementById('scroller').scrollTop = 0`)
 			b.await(`!document.getElementById('newest').hidden`)
 			b.picture(c.name + "-top")
-			b.js(`document.getElementById('sessions').click()`)
-			b.picture(c.name + "-dialog")
+			for _, e := range s.Log("default/session/tides").Entries()[:4] {
+				s.Log("default/session/tide-tables").Append(&wirepb.Entry{Turn: e.Turn, Body: e.Body})
+			}
+			empty.await(ended(1))
+			empty.picture(c.name + "-readme")
 		})
 	}
 }

@@ -144,7 +144,7 @@ function footnotes(turn) {
   if (turn.attempt?.model) parts.push(turn.attempt.model);
   const u = turn.terminal?.usage;
   if (u?.completionTokens) parts.push(`${u.completionTokens} ${u.completionTokens === 1 ? 'token' : 'tokens'}`);
-  if (u?.completionTokens > 1 && u.completionMs > 0) parts.push(`${(u.completionTokens / (u.completionMs / 1000)).toFixed(0)} a second`);
+  if (u?.completionTokens > 1 && u.completionMs > 0) parts.push(`${(u.completionTokens / (u.completionMs / 1000)).toFixed(0)}/s`);
   if (turn.attempts > 1) parts.push('continued after a restart');
   if (turn.attempt?.droppedMessages) parts.push(`without the ${turn.attempt.droppedMessages} oldest messages`);
   return parts.join(' · ');
