@@ -73,7 +73,7 @@ func (m *Manifest) Validate() error {
 
 func (s Source) validate(files map[string]bool) error {
 	switch s.Type {
-	case "pypi", "npm":
+	case "pypi":
 		if s.Package == "" || s.Version == "" {
 			return fmt.Errorf("%q needs a package and its version", s.Type)
 		}
@@ -92,7 +92,6 @@ func (s Source) validate(files map[string]bool) error {
 		if len(files) != 1 {
 			return fmt.Errorf("one url cannot give %d files", len(files))
 		}
-	case "dir":
 	default:
 		return fmt.Errorf("type %q is not known", s.Type)
 	}

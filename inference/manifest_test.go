@@ -12,7 +12,9 @@ const sum = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 func TestParseManifest(t *testing.T) {
 	const head = `{"name": "m", "version": "1", "task": "generate", "runtime": "wasm", `
-	file := func(path string) string { return head + `"files": [{"path": "` + path + `", "size": 1, "sha256": "` + sum + `"}]` }
+	file := func(path string) string {
+		return head + `"files": [{"path": "` + path + `", "size": 1, "sha256": "` + sum + `"}]`
+	}
 	for _, tc := range []struct {
 		name, text string
 		want       string // part of the error; "" is none
@@ -78,7 +80,7 @@ func TestDigest(t *testing.T) {
 	}
 	m := base()
 	m.Title, m.License, m.Defaults.Temperature = "A title", "MIT", 1
-	m.Sources = []inference.Source{{Type: "dir"}}
+	m.Sources = []inference.Source{{Type: "https", URL: "https://elsewhere"}}
 	if m.Digest() != want {
 		t.Error("title, licence, defaults or sources change the digest; turns in flight could not be continued")
 	}

