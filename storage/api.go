@@ -2,6 +2,7 @@ package storage
 
 import (
 	"errors"
+	"time"
 )
 
 // Sentinel errors, to be wrapped with what was tried and what to do.
@@ -14,6 +15,8 @@ var (
 	ErrReadOnly    = errors.New("storage is read-only")
 	ErrClosed      = errors.New("storage is closed")
 	ErrGone        = errors.New("offset is below retention")
+	ErrAddress     = errors.New("invalid address")
+	ErrInvalid     = errors.New("invalid commit") // a mistake of the caller; nothing was written
 )
 
 // Address names an object.
@@ -23,6 +26,34 @@ type Address struct {
 
 // String returns "namespace/kind/name".
 func (a Address) String() string { return a.Namespace + "/" + a.Kind + "/" + a.Name }
+
+// LogFrame is one entry of an object's log. Data is owned by whoever received it.
+type LogFrame struct {
+	Offset uint64
+	Data   []byte
+}
+
+// DueAlarm is an entry of the due-alarm index.
+type DueAlarm struct {
+	Address Address
+	Key     string
+	Due     time.Time
+	System  bool // set by the host, not by the kind
+}
+
+// LiveTurn is an entry of the live-turn index: a turn without a terminal record.
+type LiveTurn struct {
+	Address     Address
+	Incarnation uint32
+	Turn        uint64
+}
+
+// NodeInfo is what a data folder says of itself.
+type NodeInfo struct {
+	Generation uint64 // raised by a restore from backup; part of every cursor
+	Boot       uint64 // number of this start
+	StoreID    [16]byte
+}
 
 // Epoch fences activations of one object: a commit with an older epoch than the last claimed is refused.
 type Epoch struct {
