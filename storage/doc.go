@@ -1,52 +1,46 @@
-// Package storage keeps the durable state of objects: typed records over an Engine of ordered bytes.
+// Package storage keeps the state of durable objects: a log of frames, an index of turns, alarms, message ids and the
+// kind's own values.
 //
-// The central type is Store. An activation claims an object, reads through it, and commits batches that are atomic and
-// asynchronous; readers of a log need no activation:
+// Its central type is Store, which is over an Engine (package storage/pebble on one node). An Object is one
+// activation's hold on one object; a Batch is one atomic commit of it:
 //
-//	o, err := store.Activate(storage.Address{Namespace: "default", Kind: "session", Name: "s1"})
-//	if err != nil { … }
-//	defer o.Release()
+//	engine, err := pebble.Open(dir, pebble.Options{})
+//	store, err := storage.Open(engine, storage.Options{})
+//	o, err := store.Activate(address)   // claims a new epoch: older activations can commit no more
 //	b := o.NewBatch()
 //	if !o.Exists() {
-//		b.PutMeta(&statepb.Meta{…})
+//		b.PutMeta(&statepb.Meta{})      // creates the object
 //	}
 //	b.Append(o.LastOffset()+1, frames)
-//	o.Commit(b, func(err error) { … }) // called once the batch is on disk, or was refused
-//	frames, err := store.ReadLog(o.Ref(), after, upTo, 64<<10)
+//	o.Commit(b, func(err error) {       // called when b is on disk
+//		…                               // only now may anybody hear of the frames
+//	})
+//	…
+//	o.Release()
+//	err = store.Close()
 //
-// # What it promises
+// # What the caller must do
 //
-//  1. One writer (invariant 1). Activate claims an epoch; a commit that carries an older one fails with ErrFenced. The
-//     comparison happens in the engine, in the order of commits.
-//  2. Nothing is reported durable before it is (invariant 2). An engine may show a batch to readers before it is
-//     synced, so a reader outside the activation passes the offset that it may see up to; and Activate waits until
-//     every commit of the object's earlier activations is on disk or refused, so that what it reads are facts.
-//  3. One bad record stops one object (invariant 8). A record carries a checksum that also covers its key; a record that
-//     fails it is ErrCorrupt, with object and key.
+// Commit one object from one goroutine, in the order in which things happened. Treat any error of a commit as the end
+// of the activation: whether it is on disk is not known after a failed write, and everything later fails too. Not block
+// in the function given to Commit. Close the store last.
 //
-// # Keys
+// # What the store promises
 //
-// Every key starts with a space and a shard (big-endian; 0 on one node), so that a shard is a few ranges:
+// The invariants of the design that live here:
 //
-//	'o' shard hash[16] incarnation[4] sub …   an object's records; hash is the start of SHA-256(address)
-//	      sub 'm'                             meta
-//	      sub 'l' first[8]                    log record that starts at offset first
-//	      sub 't' turn[8]                     turn
-//	      sub 'i' user 0 id                   message id
-//	      sub 'v' key                         value of the kind
-//	      sub 'a' key                         alarm
-//	'n' shard namespace 0 kind 0 name         name index: the present incarnation
-//	'd' shard due[8] hash incarnation key     due alarms
-//	'w' shard hash incarnation turn[8]        live turns
-//	'!' 'n'                                   the node's own record
+//	1  One writer: a commit is refused with ErrFenced unless its activation is the latest of the object.
+//	2  Durable before visible: every read, of any record, from any goroutine, shows only what is on disk. A new
+//	   activation waits for the commits of earlier ones.
+//	3  Offsets are dense and never change: a commit that would leave a gap is refused, a gap that is found is damage.
+//	8  One bad record stops one object: it is quarantined, that is, it can be neither activated nor changed until the
+//	   next start finds it repaired. All others are served.
 //
-// The indexes change in the same batch as their object. Split ends an object's prefix after the incarnation, and an index
-// key's after the whole key, so that a bloom filter decides a missing object without reading a block.
+// Reads of records that were committed and are not yet durable are the caller's business: an activation keeps its own
+// uncommitted writes in memory anyway.
 //
-// # Records
+// # On disk
 //
-//	version[1] key-id[4] payload … checksum[4]
-//
-// payload is a protobuf message of package statepb; key-id names the data key that encrypts it, 0 being none; checksum is
-// CRC-32C over the key, then everything before it.
+// keys.go has the layout of keys, record.go the frame of records, and proto/statepb the payloads. All three are the
+// format, whose number is in the Node record; a release refuses a folder with a newer one.
 package storage
