@@ -102,7 +102,7 @@ func (jsonCodec) append(dst []byte, f *wirepb.Frame) ([]byte, error) {
 
 func (c jsonCodec) prefix(object string) []byte {
 	p, err := protojson.Marshal(&wirepb.Frame{Object: object})
-	if err != nil { // not UTF-8: checked when the object was named
+	if err != nil || object == "" { // not UTF-8: checked when the object was named
 		return []byte(`{"entry":`)
 	}
 	return append(p[:len(p)-1], `,"entry":`...)

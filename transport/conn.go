@@ -45,6 +45,7 @@ type Conn struct {
 		sync.Mutex
 		phase       phase
 		reason      string // why the connection ended
+		linger      bool   // the peer may still be sending what is not read any more
 		closing     closing
 		draining    bool
 		writing     bool // a writer runs
@@ -90,8 +91,9 @@ type closing struct {
 	code   int
 	text   string
 	// final: the peer's close frame is not waited for, because it has come, or because the peer is gone.
-	final bool
-	sent  bool
+	final   bool
+	sent    bool // the writer has taken it up
+	written bool
 }
 
 // encoding names the codec for metrics and logs.
@@ -325,27 +327,28 @@ func (c *Conn) abort(reason string) {
 
 // finish ends the connection after its last message, and everything that belongs to it.
 func (c *Conn) finish(cause error) {
-	reason, linger := "lost", false
+	reason := "lost"
 	var closed *ws.CloseError
 	switch {
 	case errors.As(cause, &closed):
 		cl := closing{code: closed.Code, text: closed.Reason, final: closed.Received}
-		reason, linger = "peer", !closed.Received
+		reason = "peer"
 		if closed.Reason != "" {
 			reason = "protocol_error"
 		}
 		c.mu.Lock()
+		c.mu.linger = !closed.Received
 		c.beginCloseLocked(cl, reason)
 		c.mu.Unlock()
 	case errors.Is(cause, ws.ErrTooLarge):
-		linger = true
+		c.mu.Lock()
+		c.mu.linger = true
+		c.mu.Unlock()
 		c.refuseConn(proto.Errorf(proto.CodeTooLarge, "a frame has more than %d bytes", c.s.o.MaxFrameBytes))
 	default:
 		c.abort(reason)
 	}
-	if linger {
-		c.ws.Discard()
-	}
+	c.lingerOn()
 	c.wg.Wait() // the writer ends after the close frame, or when CloseTimeout aborts
 	c.abort(reason)
 	c.wg.Wait()
@@ -357,6 +360,20 @@ func (c *Conn) finish(cause error) {
 	c.s.metrics.closed.WithLabelValues(reason).Inc()
 	c.log().Debug("disconnected", "reason", reason, "cause", cause)
 	c.s.unregister(c)
+}
+
+// lingerOn takes and drops what a peer still sends after its violation, until it has seen the end of what we send.
+func (c *Conn) lingerOn() {
+	c.mu.Lock()
+	linger, written := c.mu.linger, c.mu.closing.written
+	c.mu.Unlock()
+	if !linger {
+		return
+	}
+	if written { // before the violation came
+		c.ws.CloseWrite()
+	}
+	c.ws.Discard()
 }
 
 // drain tells the client to come back after reconnect, and closes the connection after delay.

@@ -81,13 +81,14 @@ func (c *Conn) take(w *scratch) (task, *attachment) {
 	switch {
 	case c.mu.phase == phaseDead:
 	case len(c.mu.out) > 0 || c.mu.pong != nil || c.mu.ping:
-		w.out = append(w.out[:0], c.mu.out...)
+		w.out = w.out[:0]
 		if c.mu.pong != nil {
 			w.out = append(w.out, outgoing{message: c.mu.pong, kind: ws.Pong})
 		}
 		if c.mu.ping {
 			w.out = append(w.out, outgoing{kind: ws.Ping})
 		}
+		w.out = append(w.out, c.mu.out...)
 		c.mu.out, c.mu.pong, c.mu.ping = nil, nil, false
 		c.signalSpaceLocked()
 		return taskOut, nil
@@ -206,8 +207,15 @@ func (c *Conn) writeClose(w *scratch) {
 	}
 	w.batch = ws.AppendClose(w.batch, cl.code, cl.text)
 	c.flush(w)
-	if cl.final {
+	c.mu.Lock()
+	linger := c.mu.linger
+	c.mu.closing.written = true
+	c.mu.Unlock()
+	switch {
+	case cl.final:
 		c.abort("closed")
+	case linger:
+		c.ws.CloseWrite()
 	}
 }
 

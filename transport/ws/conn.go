@@ -242,6 +242,13 @@ func (c *Conn) Write(p []byte) error {
 	return nil
 }
 
+// CloseWrite tells the peer that nothing more comes, where the network can tell that.
+func (c *Conn) CloseWrite() {
+	if half, ok := c.stream.Conn.(interface{ CloseWrite() error }); ok {
+		half.CloseWrite()
+	}
+}
+
 // Progress is a number that changes whenever Write begins, and whenever it gets something out.
 func (c *Conn) Progress() uint64 { return c.stream.progress.Load() }
 
