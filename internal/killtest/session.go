@@ -83,7 +83,7 @@ func (s *session) read(ctx context.Context, addr string, fromStart bool) {
 	defer stop()
 	defer c.close()
 	s.mu.Lock()
-	after := s.mu.last
+	after, floor := s.mu.last, s.mu.last
 	s.mu.resumes++
 	s.mu.Unlock()
 	if fromStart {
@@ -105,11 +105,9 @@ func (s *session) read(ctx context.Context, addr string, fromStart bool) {
 			if a.From.GetOffset() != after {
 				s.faultf("attached after %d, asked for %d", a.From.GetOffset(), after)
 			}
-			s.mu.Lock()
-			if a.Watermark < s.mu.last {
-				s.faultLocked("watermark %d is below offset %d, which a client has seen", a.Watermark, s.mu.last)
+			if a.Watermark < floor {
+				s.faultf("watermark %d is below offset %d, which a client had seen before it asked", a.Watermark, floor)
 			}
-			s.mu.Unlock()
 		}
 		e := f.GetEntry()
 		if e == nil {
