@@ -3,6 +3,7 @@ package wasm
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -27,7 +28,6 @@ const (
 	imageFormat  = 1
 	imageAlign   = 4 << 10
 	imageBlock   = 1 << 20
-	digestBytes  = 32
 	tempPattern  = ".weights-*.tmp"
 	abandonedAge = time.Hour // no image takes so long to write
 )
@@ -39,7 +39,7 @@ var errImage = errors.New("unusable image")
 type imageIdentity struct {
 	Magic  [8]byte
 	Format uint32
-	Source [digestBytes]byte
+	Source [sha256.Size]byte
 	Shape  [8]uint32
 	Size   uint64 // of the payload
 	Blocks uint32
@@ -47,7 +47,7 @@ type imageIdentity struct {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func identify(source [digestBytes]byte, s shape, w *weightLayout) imageIdentity {
+func identify(source [sha256.Size]byte, s shape, w *weightLayout) imageIdentity {
 	id := imageIdentity{
 		Format: imageFormat, Source: source, Size: w.size,
 		Shape: [8]uint32{uint32(s.Dim), uint32(s.Hidden), uint32(s.Layers), uint32(s.Heads), uint32(s.KVHeads),

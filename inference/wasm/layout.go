@@ -20,11 +20,16 @@ const (
 
 // matrixLayout says where in the weights a matrix lies. Offsets are from the start of the weights.
 type matrixLayout struct {
-	parts   []string // tensors stacked to make it
+	parts   []part // tensors stacked to make it
 	columns int
 	rows    int // padded to tileRows
 	weights uint64
 	scales  uint64
+}
+
+type part struct {
+	tensor string
+	rows   int
 }
 
 type vectorLayout struct {
@@ -41,7 +46,11 @@ type weightLayout struct {
 	size     uint64
 }
 
-func (w *weightLayout) matrix(columns, rows int, parts ...string) {
+func (w *weightLayout) matrix(columns int, parts ...part) {
+	rows := 0
+	for _, p := range parts {
+		rows += p.rows
+	}
 	m := matrixLayout{parts: parts, columns: columns, rows: roundUp(rows, tileRows)}
 	m.weights = w.reserve(uint64(m.columns) * uint64(m.rows))
 	m.scales = w.reserve(uint64(m.rows) * 4)
@@ -60,18 +69,18 @@ func (w *weightLayout) reserve(n uint64) uint64 {
 
 func layoutWeights(s shape) *weightLayout {
 	w := &weightLayout{}
-	heads := s.Heads * s.HeadSize
-	w.matrix(s.Dim, s.Vocabulary, "token_embd.weight")
+	queries, keys := s.Heads*s.HeadSize, s.KVHeads*s.HeadSize
+	w.matrix(s.Dim, part{"token_embd.weight", s.Vocabulary})
 	if !s.Tied {
-		w.matrix(s.Dim, s.Vocabulary, "output.weight")
+		w.matrix(s.Dim, part{"output.weight", s.Vocabulary})
 	}
 	w.vector(s.Dim, "output_norm.weight")
 	for l := range s.Layers {
 		name := func(part string) string { return fmt.Sprintf("blk.%d.%s.weight", l, part) }
-		w.matrix(s.Dim, heads+2*s.KVHeads*s.HeadSize, name("attn_q"), name("attn_k"), name("attn_v"))
-		w.matrix(heads, s.Dim, name("attn_output"))
-		w.matrix(s.Dim, 2*s.Hidden, name("ffn_gate"), name("ffn_up"))
-		w.matrix(s.Hidden, s.Dim, name("ffn_down"))
+		w.matrix(s.Dim, part{name("attn_q"), queries}, part{name("attn_k"), keys}, part{name("attn_v"), keys})
+		w.matrix(queries, part{name("attn_output"), s.Dim})
+		w.matrix(s.Dim, part{name("ffn_gate"), s.Hidden}, part{name("ffn_up"), s.Hidden})
+		w.matrix(s.Hidden, part{name("ffn_down"), s.Dim})
 		w.vector(s.Dim, name("attn_norm"))
 		w.vector(s.Dim, name("ffn_norm"))
 	}

@@ -3,31 +3,46 @@ package wasm
 import (
 	"crypto/sha256"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/holdfast-ai/holdfast/inference"
+	"github.com/holdfast-ai/holdfast/inference/gguf"
+	"github.com/holdfast-ai/holdfast/inference/gguf/gguftest"
 )
 
 // tinyModel is a random Llama-family model held in memory: small enough to compute exactly in a test, with every
 // feature of the guest (grouped heads, several cache blocks, a vocabulary that needs padding).
 type tinyModel struct {
-	strings map[string]string
-	numbers map[string]float64
-	dims    map[string][]uint64
-	data    map[string][]float32
+	metadata map[string]any
+	dims     map[string][]uint64
+	data     map[string][]float32
 }
 
-func (m *tinyModel) String(key string) (string, bool) { v, ok := m.strings[key]; return v, ok }
-func (m *tinyModel) Uint(key string) (uint64, bool)   { v, ok := m.numbers[key]; return uint64(v), ok }
-func (m *tinyModel) Float(key string) (float64, bool) { v, ok := m.numbers[key]; return v, ok }
-func (m *tinyModel) Dims(name string) []uint64        { return m.dims[name] }
+// file returns m as a model file.
+func (m *tinyModel) file(t testing.TB) *gguf.File {
+	t.Helper()
+	bytes := m.bytes()
+	f, err := gguf.New(strings.NewReader(string(bytes)), int64(len(bytes)), "tiny.gguf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
-func (m *tinyModel) Row(name string, row int, dst []float32) error {
-	copy(dst, m.data[name][row*len(dst):][:len(dst)])
-	return nil
+func (m *tinyModel) bytes() []byte {
+	w := gguftest.New()
+	for _, key := range slices.Sorted(maps.Keys(m.metadata)) {
+		w.Set(key, m.metadata[key])
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.data)) {
+		w.Tensor(name, gguf.F32, gguftest.Floats(m.data[name]...), m.dims[name]...)
+	}
+	return w.Bytes()
 }
 
 func (m *tinyModel) random(rng *rand.Rand, name string, spread float64, dims ...uint64) {
@@ -57,12 +72,12 @@ func (m *tinyModel) random(rng *rand.Rand, name string, spread float64, dims ...
 func newTinyModel(tied bool) *tinyModel {
 	const dim, hidden, layers, heads, kvHeads, headSize, vocabulary = 64, 96, 3, 4, 2, 32, 70
 	m := &tinyModel{
-		strings: map[string]string{"general.architecture": "llama"},
-		numbers: map[string]float64{
-			"llama.embedding_length": dim, "llama.feed_forward_length": hidden, "llama.block_count": layers,
-			"llama.attention.head_count": heads, "llama.attention.head_count_kv": kvHeads,
-			"llama.attention.key_length": headSize, "llama.context_length": 512,
-			"llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 10000,
+		metadata: map[string]any{
+			"general.architecture": "llama", "llama.embedding_length": uint32(dim),
+			"llama.feed_forward_length": uint32(hidden), "llama.block_count": uint32(layers),
+			"llama.attention.head_count": uint32(heads), "llama.attention.head_count_kv": uint32(kvHeads),
+			"llama.attention.key_length": uint32(headSize), "llama.context_length": uint32(512),
+			"llama.attention.layer_norm_rms_epsilon": float32(1e-5), "llama.rope.freq_base": float32(10000),
 		},
 		dims: map[string][]uint64{}, data: map[string][]float32{},
 	}
@@ -87,14 +102,14 @@ func newTinyModel(tied bool) *tinyModel {
 	return m
 }
 
-func (m *tinyModel) source() source {
-	return source{digest: sha256.Sum256([]byte("tiny")), metadata: m, tensors: m}
+func (m *tinyModel) source(t testing.TB, cache string) Source {
+	return Source{File: m.file(t), SHA256: sha256.Sum256(m.bytes()), Cache: cache}
 }
 
 // openTiny opens a stepper over m; it is closed with the test.
 func openTiny(t testing.TB, m *tinyModel, cache string, o Options) *Stepper {
 	t.Helper()
-	s, err := openStepper(t.Context(), m.source(), llamaGuest(), cache, o, nil)
+	s, err := OpenStepper(t.Context(), m.source(t, cache), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +124,7 @@ func openTiny(t testing.TB, m *tinyModel, cache string, o Options) *Stepper {
 // forward computes the logits after each token in float64 with the exact weights.
 func (m *tinyModel) forward(t testing.TB, tokens []uint32) [][]float64 {
 	t.Helper()
-	s, err := readShape(m, m)
+	s, err := readShape(m.file(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,18 +6,18 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/holdfast-ai/holdfast/inference"
+	"github.com/holdfast-ai/holdfast/inference/gguf"
 )
 
 // packWeights writes the weights in layout R8 (see guest/matrix.h) to dst, which must be zero and w.size long. It uses
 // all processors and stops between matrices when ctx is done.
-func packWeights(ctx context.Context, ts tensors, w *weightLayout, dst []byte, progress func(done, total int64)) error {
+func packWeights(ctx context.Context, f *gguf.File, w *weightLayout, dst []byte, progress func(done, total int64)) error {
 	for _, v := range w.vectors {
-		if err := packVector(ts, v, dst); err != nil {
+		if err := packVector(f, v, dst); err != nil {
 			return err
 		}
 	}
@@ -34,7 +34,7 @@ func packWeights(ctx context.Context, ts tensors, w *weightLayout, dst []byte, p
 					return
 				}
 				m := w.matrices[i]
-				limit, err := packMatrix(ts, m, dst)
+				limit, err := packMatrix(f, m, dst)
 				if err != nil {
 					stop(err)
 					return
@@ -53,47 +53,45 @@ func packWeights(ctx context.Context, ts tensors, w *weightLayout, dst []byte, p
 	return context.Cause(ctx)
 }
 
-func packVector(ts tensors, v vectorLayout, dst []byte) error {
-	if dims := ts.Dims(v.tensor); len(dims) != 1 || dims[0] != uint64(v.length) {
-		return mismatch(v.tensor, dims, v.length)
+func packVector(f *gguf.File, v vectorLayout, dst []byte) error {
+	t, err := tensor(f, v.tensor, v.length, 1)
+	if err != nil {
+		return err
 	}
 	x := make([]float32, v.length)
-	if err := ts.Row(v.tensor, 0, x); err != nil {
-		return unreadable(v.tensor, err)
+	if err := t.Row(0, x); err != nil {
+		return unreadable(err)
 	}
-	for i, f := range x {
-		if !isFinite(f) {
+	for i, value := range x {
+		if !isFinite(value) {
 			return notFinite(v.tensor, 0)
 		}
-		putFloat(dst[v.offset+uint64(i)*4:], f)
+		putFloat(dst[v.offset+uint64(i)*4:], value)
 	}
 	return nil
 }
 
 // packMatrix quantises a matrix and returns its activation limit: the largest size of an activation for which no row's
 // sum of products can leave an int32.
-func packMatrix(ts tensors, m matrixLayout, dst []byte) (float32, error) {
+func packMatrix(f *gguf.File, m matrixLayout, dst []byte) (float32, error) {
 	x, q := make([]float32, m.columns), make([]int8, m.columns)
 	row, heaviest := 0, 1
 	for _, part := range m.parts {
-		dims := ts.Dims(part)
-		if len(dims) != 2 || dims[0] != uint64(m.columns) || dims[1] > uint64(m.rows-row) {
-			return 0, mismatch(part, dims, m.columns, m.rows)
+		t, err := tensor(f, part.tensor, m.columns, part.rows)
+		if err != nil {
+			return 0, err
 		}
-		for r := range int(dims[1]) {
-			if err := ts.Row(part, r, x); err != nil {
-				return 0, unreadable(part, err)
+		for r := range part.rows {
+			if err := t.Row(r, x); err != nil {
+				return 0, unreadable(err)
 			}
 			scale, ok := quantiseRow(x, q)
 			if !ok {
-				return 0, notFinite(part, r)
+				return 0, notFinite(part.tensor, r)
 			}
 			heaviest = max(heaviest, putRow(dst, m, row, q, scale))
 			row++
 		}
-	}
-	if m.rows-row >= tileRows {
-		return 0, mismatch(m.parts[0], ts.Dims(m.parts[0]), m.columns, m.rows)
 	}
 	return float32(min(math.MaxInt16, math.MaxInt32/heaviest)), nil
 }
@@ -132,16 +130,19 @@ func quantiseRow(x []float32, q []int8) (float32, bool) {
 
 func isFinite(v float32) bool { return math.Float32bits(v)&0x7f800000 != 0x7f800000 }
 
-func mismatch(name string, dims []uint64, want ...int) error {
-	if dims == nil {
-		return fmt.Errorf("%w: the model file lacks tensor %s", inference.ErrModelUnavailable, name)
+// tensor finds a tensor and checks its dimensions.
+func tensor(f *gguf.File, name string, columns, rows int) (*gguf.Tensor, error) {
+	t, err := f.Tensor(name)
+	if err != nil {
+		return nil, unreadable(err)
 	}
-	return fmt.Errorf("%w: tensor %s has dimensions %v, which do not fit %v", inference.ErrModelUnavailable, name, dims, want)
+	if t.Columns() != columns || t.Rows() != rows {
+		return nil, fmt.Errorf("%w: tensor %s has dimensions %v; the model's metadata says %d by %d", inference.ErrModelUnavailable, name, t.Dims(), columns, rows)
+	}
+	return t, nil
 }
 
-func unreadable(name string, err error) error {
-	return fmt.Errorf("%w: reading tensor %s: %w", inference.ErrModelUnavailable, name, err)
-}
+func unreadable(err error) error { return fmt.Errorf("%w: %w", inference.ErrModelUnavailable, err) }
 
 func notFinite(name string, row int) error {
 	return fmt.Errorf("%w: row %d of tensor %s is not finite: the file is damaged, fetch it again", inference.ErrModelUnavailable, row, name)
@@ -152,7 +153,7 @@ func checkLimits(w *weightLayout, weights []byte) error {
 	for i := range w.matrices {
 		limit := math.Float32frombits(binary.LittleEndian.Uint32(weights[w.limits+uint64(i)*4:]))
 		if !(limit >= 1 && limit <= math.MaxInt16) {
-			return fmt.Errorf("activation limit %g of matrix %v", limit, slices.Concat(w.matrices[i].parts))
+			return fmt.Errorf("activation limit %g of matrix %v", limit, w.matrices[i].parts)
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package wasm
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/tetratelabs/wazero/experimental"
 
 	"github.com/holdfast-ai/holdfast/inference"
+	"github.com/holdfast-ai/holdfast/inference/gguf"
 )
 
 // Stepper is a Llama-family model in one instance of the guest. It implements inference.Stepper; only MemoryBytes may
@@ -30,6 +32,7 @@ type Stepper struct {
 	plan    *memoryPlan
 	memory  *linearMemory
 	guest   *guestRuntime
+	module  api.Module
 	step    api.Function
 	stack   [1]uint64
 	logits  [][]float32 // reused by Step
@@ -46,20 +49,31 @@ var _ inference.Stepper = (*Stepper)(nil)
 // span is the positions of a slot that a step writes.
 type span struct{ first, next int }
 
-// source is what a stepper is loaded from.
-type source struct {
-	digest   [digestBytes]byte // of the model file
-	metadata metadata
-	tensors  tensors
+// Source is what a stepper is loaded from. It is not needed once the stepper is open.
+type Source struct {
+	File *gguf.File
+	// SHA256 of the file: what the caller has verified. Packed weights in the cache folder are used only if they
+	// were made from the same.
+	SHA256 [sha256.Size]byte
+	// Cache is a folder that belongs to its owner alone. It is made if it does not exist.
+	Cache string
+	// Progress, if not nil, hears of bytes of weights done. It is not called concurrently.
+	Progress func(done, total int64)
 }
 
-// openStepper makes a model ready: from the image in the cache folder, or from src and then leaving an image there.
-func openStepper(ctx context.Context, src source, g guestModule, cache string, o Options, progress func(done, total int64)) (_ *Stepper, err error) {
+// OpenStepper makes a model ready: from the packed weights in the cache folder, or from the model file, leaving packed
+// weights for the next time. Errors wrap inference.ErrModelUnavailable, inference.ErrInvalidRequest (options) or the
+// cause of ctx.
+func OpenStepper(ctx context.Context, src Source, o Options) (*Stepper, error) {
+	return openStepper(ctx, src, llamaGuest(), o)
+}
+
+func openStepper(ctx context.Context, src Source, g guestModule, o Options) (_ *Stepper, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	shape, err := readShape(src.metadata, src.tensors)
+	shape, err := readShape(src.File)
 	if err != nil {
 		return nil, err
 	}
@@ -77,10 +91,10 @@ func openStepper(ctx context.Context, src source, g guestModule, cache string, o
 	if s.memory, err = reserveMemory(plan.totalBytes, plan.kv); err != nil {
 		return nil, fmt.Errorf("%w: %w", inference.ErrModelUnavailable, err)
 	}
-	if err := s.loadWeights(ctx, src, cache, progress); err != nil {
+	if err := s.loadWeights(ctx, src); err != nil {
 		return nil, err
 	}
-	if err := s.startGuest(ctx, g, cache); err != nil {
+	if err := s.startGuest(ctx, g, src.Cache); err != nil {
 		return nil, fmt.Errorf("%w: %w", inference.ErrModelUnavailable, err)
 	}
 	s.residentBytes.Store(int64(plan.kv))
@@ -88,12 +102,12 @@ func openStepper(ctx context.Context, src source, g guestModule, cache string, o
 }
 
 // loadWeights fills the weights. The image is a cache: whatever is wrong with it is logged and mended.
-func (s *Stepper) loadWeights(ctx context.Context, src source, cache string, progress func(done, total int64)) error {
+func (s *Stepper) loadWeights(ctx context.Context, src Source) error {
 	w, log := s.plan.weights, s.options.Logger
 	weights := s.memory.bytes[weightBase : weightBase+w.size]
-	id := identify(src.digest, s.shape, w)
-	path := id.path(cache)
-	err := readImage(ctx, path, id, weights, progress)
+	id := identify(src.SHA256, s.shape, w)
+	path := id.path(src.Cache)
+	err := readImage(ctx, path, id, weights, src.Progress)
 	if err == nil {
 		err = checkLimits(w, weights)
 	}
@@ -108,7 +122,7 @@ func (s *Stepper) loadWeights(ctx context.Context, src source, cache string, pro
 		log.Warn("packing weights again", "image", path, "err", err)
 	}
 	clear(weights)
-	if err := packWeights(ctx, src.tensors, w, weights, progress); err != nil {
+	if err := packWeights(ctx, src.File, w, weights, src.Progress); err != nil {
 		return err
 	}
 	if err := writeImage(ctx, path, id, weights); err != nil {
@@ -122,12 +136,12 @@ func (s *Stepper) startGuest(ctx context.Context, g guestModule, cache string) e
 	if s.guest, err = compileGuest(ctx, g, cache, s.options.Logger); err != nil {
 		return err
 	}
-	module, err := s.guest.runtime.InstantiateModule(experimental.WithMemoryAllocator(ctx, s.memory), s.guest.code,
+	s.module, err = s.guest.runtime.InstantiateModule(experimental.WithMemoryAllocator(ctx, s.memory), s.guest.code,
 		wazero.NewModuleConfig().WithName(""))
 	if err != nil {
 		return fmt.Errorf("starting the guest: %w", err)
 	}
-	memory := module.Memory()
+	memory := s.module.Memory()
 	if own := memory.Size(); own > weightBase {
 		return fmt.Errorf("the guest's own data takes %d bytes, more than the %d set aside", own, weightBase)
 	}
@@ -139,13 +153,13 @@ func (s *Stepper) startGuest(ctx context.Context, g guestModule, cache string) e
 		function string
 		want     uint64
 	}{{"abi_version", abiVersion}, {"config_size", uint64(len(config))}} {
-		if got, err := call(ctx, module, check.function); err != nil {
+		if got, err := s.guestCall(ctx, check.function); err != nil {
 			return err
 		} else if got != check.want {
 			return fmt.Errorf("the guest's %s is %d, this program needs %d", check.function, got, check.want)
 		}
 	}
-	at, err := call(ctx, module, "config")
+	at, err := s.guestCall(ctx, "config")
 	if err != nil {
 		return err
 	}
@@ -155,18 +169,18 @@ func (s *Stepper) startGuest(ctx context.Context, g guestModule, cache string) e
 	copy(s.memory.bytes[at:], config)
 	copy(s.memory.bytes[s.plan.layers:], layers)
 	fillRope(s.shape, s.options, s.plan, s.memory.bytes)
-	if _, err := call(ctx, module, "init"); err != nil {
+	if _, err := s.guestCall(ctx, "init"); err != nil {
 		return err
 	}
-	if s.step = module.ExportedFunction("step"); s.step == nil {
+	if s.step = s.module.ExportedFunction("step"); s.step == nil {
 		return errors.New("the guest exports no step")
 	}
 	return nil
 }
 
-// call calls a function of the guest without arguments and returns its result, or 0 if it has none.
-func call(ctx context.Context, m api.Module, name string) (uint64, error) {
-	f := m.ExportedFunction(name)
+// guestCall calls a function of the guest without arguments and returns its result, or 0 if it has none.
+func (s *Stepper) guestCall(ctx context.Context, name string) (uint64, error) {
+	f := s.module.ExportedFunction(name)
 	if f == nil {
 		return 0, fmt.Errorf("the guest exports no %s", name)
 	}
