@@ -154,7 +154,7 @@ func (n *Node) openHost() error {
 	var err error
 	n.host, err = actors.NewHost(actors.Options{
 		Store: n.store, Models: n.catalog, Kinds: kinds,
-		Clock: n.o.Clock, Logger: n.logger("actors"), Registerer: n.o.Metrics,
+		Clock: n.o.Clock, Logger: n.o.Logger, Registerer: n.o.Metrics,
 	})
 	if err != nil {
 		return &Error{Code: CodeInternal, Err: err}
@@ -189,7 +189,7 @@ func (n *Node) checks() []transport.Check {
 	return all
 }
 
-func (n *Node) logger(layer string) *slog.Logger { return n.o.Logger.With("layer", layer) }
+func (n *Node) logger(layer string) *slog.Logger { return n.o.Logger.With("component", layer) }
 
 // Addr is where clients connect, with the port that was taken.
 func (n *Node) Addr() string { return n.listener.Addr().String() }
