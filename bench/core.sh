@@ -30,7 +30,7 @@ start_workerd() {
 }
 start_holdfast() {
   rm -rf "$work/data"
-  printf 'echo: true\nlimits:\n  max_connections: 20000\n' >"$work/config.yaml"
+  printf 'echo: true\nlog:\n  level: warn\n' >"$work/config.yaml"
   "$work/bin/holdfast" serve --no-model --listen 127.0.0.1:8428 --admin 127.0.0.1:8429 --data "$work/data" --config "$work/config.yaml" >"$work/holdfast.log" 2>&1 &
   pid=$!; addr=127.0.0.1:8428
   wait_for "http://$addr/healthz" must

@@ -39,6 +39,8 @@ type adapter interface {
 	// say encodes a message that asks for n tokens, gapMS apart; 0 tokens asks for the acknowledgement alone.
 	say(id string, n, gapMS int) (messageType int, frame []byte)
 	decode(messageType int, frame []byte) event
+	// answers says that even a message that asks for no token is a turn with an end of its own.
+	answers() bool
 }
 
 var adapters = map[string]func() adapter{
@@ -52,6 +54,8 @@ type holdfast struct {
 	object string
 	turns  map[uint64]string // turn to message id
 }
+
+func (h *holdfast) answers() bool { return true }
 
 func (h *holdfast) url(addr, _ string) string { return "ws://" + addr + "/v1/ws" }
 func (h *holdfast) subprotocols() []string    { return []string{"holdfast.v1"} }
@@ -132,6 +136,8 @@ type plainMessage struct {
 	Gap     int    `json:"gap,omitempty"`
 	Durable bool   `json:"durable,omitempty"`
 }
+
+func (plain) answers() bool { return false }
 
 func (plain) url(addr, object string) string { return "ws://" + addr + "/h/" + url.PathEscape(object) }
 func (plain) subprotocols() []string         { return nil }
