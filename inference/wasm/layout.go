@@ -27,6 +27,8 @@ type matrixLayout struct {
 	scales  uint64
 }
 
+func (m matrixLayout) bytes() int64 { return int64(m.columns) * int64(m.rows) }
+
 type part struct {
 	tensor string
 	rows   int

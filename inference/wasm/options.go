@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/holdfast-ai/holdfast/inference"
+	"github.com/holdfast-ai/holdfast/inference/scheduler"
 )
 
 // Options of a loaded model. The zero value is valid.
@@ -17,6 +18,8 @@ type Options struct {
 	MaxRows int
 	// MaxLogits bounds the rows of one step that want logits. Default Slots, at most MaxRows.
 	MaxLogits int
+	// Scheduler is for the models that a Runtime loads. Model and Digest are set by Load, Logger if it is nil.
+	Scheduler scheduler.Options
 	// Logger hears why derived files had to be made again. Default: nothing is logged.
 	Logger *slog.Logger
 }

@@ -23,9 +23,16 @@ func packWeights(ctx context.Context, f *gguf.File, w *weightLayout, dst []byte,
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	var next, done atomic.Int64
+	var next atomic.Int64
 	var wg sync.WaitGroup
-	var report sync.Mutex
+	var total int64
+	for _, m := range w.matrices {
+		total += m.bytes()
+	}
+	var report struct {
+		sync.Mutex
+		done int64
+	}
 	for range min(runtime.GOMAXPROCS(0), len(w.matrices)) {
 		wg.Go(func() {
 			for ctx.Err() == nil {
@@ -40,12 +47,12 @@ func packWeights(ctx context.Context, f *gguf.File, w *weightLayout, dst []byte,
 					return
 				}
 				putFloat(dst[w.limits+uint64(i)*4:], limit)
-				n := done.Add(int64(m.columns) * int64(m.rows))
+				report.Lock()
+				report.done += m.bytes()
 				if progress != nil {
-					report.Lock()
-					progress(n, int64(w.size))
-					report.Unlock()
+					progress(report.done, total)
 				}
+				report.Unlock()
 			}
 		})
 	}

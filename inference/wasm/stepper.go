@@ -136,6 +136,9 @@ func (s *Stepper) startGuest(ctx context.Context, g guestModule, cache string) e
 	if s.guest, err = compileGuest(ctx, g, cache, s.options.Logger); err != nil {
 		return err
 	}
+	if len(s.guest.code.ExportedMemories()) != 1 {
+		return errors.New("the guest exports no memory")
+	}
 	s.module, err = s.guest.runtime.InstantiateModule(experimental.WithMemoryAllocator(ctx, s.memory), s.guest.code,
 		wazero.NewModuleConfig().WithName(""))
 	if err != nil {
