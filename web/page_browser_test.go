@@ -245,14 +245,15 @@ func TestFatal(t *testing.T) {
 
 func TestEndings(t *testing.T) {
 	ends := []*wirepb.Terminal{
-		{Outcome: wirepb.Outcome_OUTCOME_FAILED, Error: &wirepb.Error{Code: "model_failed", Message: "the model gave no numbers", Hint: "verify the model"}},
+		{Outcome: wirepb.Outcome_OUTCOME_FAILED, Error: &wirepb.Error{Code: "context_overflow", Message: "the model sees 2048 tokens", Hint: "shorten the message"}},
+		{Outcome: wirepb.Outcome_OUTCOME_FAILED, Error: &wirepb.Error{Code: "model_failed", Message: "the model gave no numbers", Hint: "submit again with a new message id"}},
 		{Outcome: wirepb.Outcome_OUTCOME_BLOCKED, Error: &wirepb.Error{Code: "blocked", Message: "withheld by a rule"}},
 		{Outcome: wirepb.Outcome_OUTCOME_SUPERSEDED},
 		{Outcome: wirepb.Outcome_OUTCOME_COMPLETED, FinishReason: "length"},
 		{Outcome: wirepb.Outcome_OUTCOME_STOPPED},
 	}
 	want := []string{
-		"The answer broke off. The model gave no numbers.|Verify the model.", "Withheld by a rule.", "A later message took its place.",
+		"The answer broke off. The model sees 2048 tokens.|Shorten the message.", "The answer broke off. The model gave no numbers.", "Withheld by a rule.", "A later message took its place.",
 		"The answer ends here: it reached its length limit.", "Stopped.",
 	}
 	turns := make(chan *wirepb.Terminal, len(ends)+1)
@@ -271,8 +272,8 @@ func TestEndings(t *testing.T) {
 	}
 	turns <- &wirepb.Terminal{Outcome: wirepb.Outcome_OUTCOME_COMPLETED}
 	b.js(`[...document.querySelectorAll('article')[0].querySelectorAll('.foot button')].find((x) => x.textContent === 'Try again').click()`)
-	b.await(ended(6))
-	if got := eval[string](b, `document.querySelectorAll('article')[5].querySelector('.said .text').textContent`); got != "Question 0" {
+	b.await(ended(7))
+	if got := eval[string](b, `document.querySelectorAll('article')[6].querySelector('.said .text').textContent`); got != "Question 0" {
 		t.Errorf("trying again asks %q", got)
 	}
 }

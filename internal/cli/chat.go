@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"os/signal"
@@ -247,6 +248,10 @@ func checkSessionName(name string) error {
 func explain(err error, server string) error {
 	if !errors.Is(err, errUnreachable) {
 		return err
+	}
+	var dial *net.OpError
+	if errors.As(err, &dial) {
+		err = dial.Err // "connection refused" says it all
 	}
 	return &proto.Error{
 		Code: proto.CodeUnavailable, Message: fmt.Sprintf("no holdfast server answers at %s", server), Err: err,

@@ -55,7 +55,7 @@ func (l *clientLink) Close() {
 func (l *clientLink) run() {
 	c, err := client.Dial(l.ctx, l.o.server.JoinPath("v1/ws").String(), client.Options{Name: "holdfast-chat/1"})
 	if err != nil {
-		err = coded(err)
+		err = explained(err)
 		var refused *proto.Error
 		if !errors.As(err, &refused) {
 			err = fmt.Errorf("%w: %w", errUnreachable, err)
@@ -68,14 +68,14 @@ func (l *clientLink) run() {
 	close(l.ready)
 	a, err := c.Attach(l.object, client.AttachOptions{Tail: l.o.tail})
 	if err != nil {
-		l.give(event{err: coded(err)})
+		l.give(event{err: explained(err)})
 		return
 	}
 	defer a.Close()
 	for {
 		ev, err := a.Next(l.ctx)
 		if err != nil {
-			l.give(event{err: coded(err)})
+			l.give(event{err: explained(err)})
 			return
 		}
 		l.give(event{entry: ev.Entry, status: ev.Status, caughtUp: ev.CaughtUp, lost: ev.Lost != nil, reset: ev.Reset != nil})
@@ -98,7 +98,7 @@ func (l *clientLink) Submit(ctx context.Context, messageID, text string) (uint64
 		return 0, context.Cause(ctx)
 	}
 	a, err := l.client.Submit(ctx, l.object, &wirepb.Submit{MessageId: messageID, Text: text})
-	return a.GetTurn(), coded(err)
+	return a.GetTurn(), explained(err)
 }
 
 // Stop implements link. That the turn has ended is seen in its entries; a stop that is refused leaves it running, which
@@ -113,11 +113,11 @@ func (l *clientLink) Stop(turn uint64) {
 	})
 }
 
-// coded makes what a server says in an error fit for a terminal.
-func coded(err error) error {
+// explained is err, with what the server says in it made fit for a terminal.
+func explained(err error) error {
 	var e *proto.Error
 	if !errors.As(err, &e) {
 		return err
 	}
-	return &proto.Error{Code: proto.Code(clean(string(e.Code))), Message: clean(e.Message), Hint: clean(e.Hint), Err: e.Err}
+	return coded(e)
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -240,18 +239,9 @@ func failure(end *wirepb.Terminal) error {
 		return nil
 	}
 	if e := end.Error; e != nil {
-		return &proto.Error{Code: proto.Code(clean(e.Code)), Message: clean(e.Message), Hint: clean(e.Hint)}
+		return coded(&proto.Error{Code: proto.Code(e.Code), Message: e.Message, Hint: e.Hint})
 	}
 	return proto.Errorf(proto.CodeModelFailed, "the answer ended as %s", end.Outcome)
-}
-
-// refusal is an error in one line.
-func refusal(e *proto.Error) string {
-	s := fmt.Sprintf("%s: %s", e.Code, e.Message)
-	if e.Hint != "" {
-		s += " (" + e.Hint + ")"
-	}
-	return s
 }
 
 // handle shows one event. Its error ends the chat.

@@ -289,7 +289,7 @@ func TestFailures(t *testing.T) {
 	if got, want := s.out.String(), "part\nfine\n"; got != want {
 		t.Errorf("stdout %q, want %q", got, want)
 	}
-	if got, want := s.err.String(), "holdfast: too_large: too long (write less)\nholdfast: model_failed: no ␛[31mnumbers\n"; got != want {
+	if got, want := s.err.String(), "holdfast: too_large: too long (write less)\nholdfast: model_failed: no ␛[31mnumbers (ask again)\n"; got != want {
 		t.Errorf("stderr %q, want %q", got, want)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/holdfast-ai/holdfast/proto"
 	"github.com/holdfast-ai/holdfast/proto/wirepb"
 )
 
@@ -115,11 +116,26 @@ func ending(end *wirepb.Terminal) string {
 	if e == nil {
 		return strings.ToLower(strings.TrimPrefix(end.Outcome.String(), "OUTCOME_"))
 	}
-	s := clean(e.Code + ": " + e.Message)
+	return refusal(coded(&proto.Error{Code: proto.Code(e.Code), Message: e.Message, Hint: e.Hint}))
+}
+
+// refusal is an error in one line.
+func refusal(e *proto.Error) string {
+	s := fmt.Sprintf("%s: %s", e.Code, e.Message)
 	if e.Hint != "" {
-		s += " (" + clean(e.Hint) + ")"
+		s += " (" + e.Hint + ")"
 	}
 	return s
+}
+
+// coded makes what a server says in an error fit for a person at a terminal.
+func coded(e *proto.Error) *proto.Error {
+	c := &proto.Error{Code: proto.Code(clean(string(e.Code))), Message: clean(e.Message), Hint: clean(e.Hint), Err: e.Err}
+	switch e.Code {
+	case proto.CodeModelFailed, proto.CodeAttemptsExhausted, proto.CodeInterrupted:
+		c.Hint = "ask again" // the protocol's hint speaks to programs
+	}
+	return c
 }
 
 // progress says what an open turn waits for, or nothing.

@@ -72,7 +72,8 @@ func TestProgressAndEnding(t *testing.T) {
 	}{
 		{completed(), ""},
 		{&wirepb.Terminal{Outcome: wirepb.Outcome_OUTCOME_COMPLETED, FinishReason: "length"}, "the answer reached its length limit"},
-		{&wirepb.Terminal{Outcome: wirepb.Outcome_OUTCOME_FAILED, Error: &wirepb.Error{Code: "model_failed", Message: "no", Hint: "verify"}}, "model_failed: no (verify)"},
+		{&wirepb.Terminal{Outcome: wirepb.Outcome_OUTCOME_FAILED, Error: &wirepb.Error{Code: "model_failed", Message: "no", Hint: "verify"}}, "model_failed: no (ask again)"},
+		{&wirepb.Terminal{Outcome: wirepb.Outcome_OUTCOME_FAILED, Error: &wirepb.Error{Code: "model_unavailable", Message: "\x1bno", Hint: "verify"}}, "model_unavailable: ␛no (verify)"},
 		{&wirepb.Terminal{Outcome: wirepb.Outcome_OUTCOME_BLOCKED}, "blocked"},
 	} {
 		if got := ending(c.end); got != c.want {

@@ -119,11 +119,14 @@ function progress(turn, live) {
   }
 }
 
+// What to do about these is the button beside them; the protocol's hint speaks to programs.
+const ASK_AGAIN = new Set(['model_failed', 'attempts_exhausted', 'interrupted', 'internal']);
+
 /** @param {Turn} turn @returns {[string, string, string]} kind of note, why it ended, what to do; no words if there is nothing to say */
 function ending(turn) {
   const t = turn.terminal;
   const message = sentence(t.error?.message || '');
-  const hint = sentence(t.error?.hint || '');
+  const hint = ASK_AGAIN.has(t.error?.code) ? '' : sentence(t.error?.hint || '');
   switch (t.outcome) {
     case 'OUTCOME_COMPLETED':
       return ['plain', t.finishReason === 'length' ? 'The answer ends here: it reached its length limit.' : '', ''];
