@@ -155,15 +155,15 @@ func (p *parser) array() value {
 // strs reads n strings. Their bytes gather in one buffer, so that memory is what they take plus a header each.
 func (p *parser) strs(n uint64) []string {
 	var all []byte
-	ends := make([]int, 0, min(n, 1<<16))
+	ends := make([]uint32, 0, min(n, 1<<16))
 	for i := uint64(0); i < n && p.err == nil; i++ {
 		all = append(all, p.bytes(maxStringBytes)...)
-		ends = append(ends, len(all))
+		ends = append(ends, uint32(len(all)))
 	}
 	if p.err != nil {
 		return nil
 	}
-	joined, from := string(all), 0
+	joined, from := string(all), uint32(0)
 	strs := make([]string, len(ends))
 	for i, end := range ends {
 		strs[i] = joined[from:end]
