@@ -24,6 +24,20 @@ type preparation struct {
 	model  string // of the session
 	seed   uint64 // unless the turn has one
 	budget int    // bytes of earlier text
+	known  *past  // what the turn before was prepared with; nil if this is the activation's first
+}
+
+// past is the conversation up to a turn, as a prompt sees it. It is immutable. An activation keeps the last one, so that
+// a turn reads from the log only what is new since the turn before.
+type past struct {
+	turn     uint64              // the newest turn in it
+	messages []inference.Message // oldest first: the user's, the assistant's, …
+}
+
+// prepared is what a preparation comes to.
+type prepared struct {
+	request *inference.Request
+	past    *past
 }
 
 const (
@@ -31,8 +45,8 @@ const (
 	maxTurns  = 512 // of the past that are looked at, the empty ones included
 )
 
-// run returns the *inference.Request, with its plan if the runner makes one.
-func (p *preparation) run(ctx context.Context, st *actors.Stream) (*inference.Request, error) {
+// run makes the request, with its plan if the runner makes one.
+func (p *preparation) run(ctx context.Context, st *actors.Stream) (*prepared, error) {
 	if p.models == nil {
 		return nil, errNoModels
 	}
@@ -40,7 +54,7 @@ func (p *preparation) run(ctx context.Context, st *actors.Stream) (*inference.Re
 	if err != nil {
 		return nil, err
 	}
-	past, err := p.history(ctx)
+	before, err := p.history(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +62,7 @@ func (p *preparation) run(ctx context.Context, st *actors.Stream) (*inference.Re
 	if p.system != "" {
 		all = append(all, inference.Message{Role: inference.System, Content: p.system})
 	}
-	all = append(all, past...)
+	all = append(all, before.messages...)
 	all = append(all, inference.Message{Role: inference.User, Content: msg.Text})
 	req := &inference.Request{
 		Messages:   all,
@@ -58,12 +72,12 @@ func (p *preparation) run(ctx context.Context, st *actors.Stream) (*inference.Re
 		Progress:   progress(st, p.turn),
 	}
 	p.apply(req, msg.Options)
-	planner, ok := p.models.(inference.Planner)
-	if !ok {
-		return req, nil
+	if planner, ok := p.models.(inference.Planner); ok {
+		if req.Plan, err = planner.Plan(ctx, req); err != nil {
+			return nil, err
+		}
 	}
-	req.Plan, err = planner.Plan(ctx, req)
-	return req, err
+	return &prepared{request: req, past: before}, nil
 }
 
 // apply fills in what the turn's options and the session say.
@@ -111,14 +125,34 @@ func userMessage(log actors.Log, turn uint64) (*wirepb.UserMessage, error) {
 	return m, err
 }
 
-// history walks from the turn's parent towards the beginning and returns the newest messages, oldest first: at least
-// the turn before, and as many more as fit the budget.
-func (p *preparation) history(ctx context.Context) ([]inference.Message, error) {
+// history walks from the turn's parent towards the beginning and returns the newest messages: at least the turn before,
+// and as many more as fit the budget. Where it meets what is known it takes the rest from there.
+func (p *preparation) history(ctx context.Context) (*past, error) {
 	var back []inference.Message // newest first
 	used := 0
-	for turn, seen := p.parent, 0; turn != 0 && seen < maxTurns && used < p.budget; seen++ {
+	add := func(pair []inference.Message) bool {
+		size := 0
+		for _, m := range pair {
+			size += len(m.Content)
+		}
+		if len(back) > 0 && used+size > p.budget {
+			return false
+		}
+		back = append(back, pair...)
+		used += size
+		return used < p.budget
+	}
+	for turn, seen := p.parent, 0; turn != 0 && seen < maxTurns; seen++ {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if p.known != nil && turn == p.known.turn {
+			for m := p.known.messages; len(m) > 0; m = m[:len(m)-2] {
+				if !add([]inference.Message{m[len(m)-1], m[len(m)-2]}) {
+					break
+				}
+			}
+			break
 		}
 		rec, err := p.log.Turn(turn)
 		if err != nil {
@@ -127,39 +161,37 @@ func (p *preparation) history(ctx context.Context) ([]inference.Message, error) 
 		if rec == nil {
 			break // below retention
 		}
-		pair, size, err := p.exchange(rec)
+		pair, err := p.exchange(rec)
 		if err != nil {
 			return nil, err
 		}
-		if len(back) > 0 && used+size > p.budget {
+		if !add(pair) {
 			break
 		}
-		back = append(back, pair...)
-		used += size
 		turn = rec.Parent
 	}
 	slices.Reverse(back)
-	return back, nil
+	return &past{turn: p.parent, messages: back}, nil
 }
 
 // exchange returns the answer and the message of an earlier turn, none if nothing was answered.
-func (p *preparation) exchange(rec *statepb.Turn) (newestFirst []inference.Message, size int, err error) {
+func (p *preparation) exchange(rec *statepb.Turn) (newestFirst []inference.Message, err error) {
 	switch wirepb.Outcome(rec.Outcome) {
 	case wirepb.Outcome_OUTCOME_BLOCKED, wirepb.Outcome_OUTCOME_SUPERSEDED:
-		return nil, 0, nil
+		return nil, nil
 	}
 	answer, err := p.answer(rec)
 	if err != nil || answer == "" {
-		return nil, 0, err
+		return nil, err
 	}
 	m, err := userMessage(p.log, rec.Turn)
 	if err != nil || m.Text == "" {
-		return nil, 0, err
+		return nil, err
 	}
 	return []inference.Message{
 		{Role: inference.Assistant, Content: answer},
 		{Role: inference.User, Content: m.Text},
-	}, len(answer) + len(m.Text), nil
+	}, nil
 }
 
 // answer reads what a turn said, up to a few budgets of it: no more than that could be of use.

@@ -86,6 +86,7 @@ type object struct {
 	id    actors.ID
 	state statepb.SessionState
 	run   *run
+	past  *past    // what the last turn was prepared with
 	ids   *idSweep // nil until it is read
 }
 

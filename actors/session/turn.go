@@ -22,7 +22,7 @@ func (s *object) begin(c *actors.Context, rec *statepb.Turn) {
 	s.m.attempts.Inc()
 	p := &preparation{
 		log: c.Log(), models: c.Models(), object: s.id, turn: rec.Turn, parent: rec.Parent, user: rec.User,
-		system: s.state.System, model: s.state.Model, seed: c.Random(), budget: s.o.HistoryBytes,
+		system: s.state.System, model: s.state.Model, seed: c.Random(), budget: s.o.HistoryBytes, known: s.past,
 	}
 	c.Start(actors.Effect{Key: effectPrepare, Run: func(ctx context.Context, st *actors.Stream) (any, error) {
 		return p.run(ctx, st)
@@ -51,9 +51,10 @@ func (s *object) prepared(c *actors.Context, out actors.Output) error {
 	case out.Err != nil:
 		return s.fail(c, out.Err, nil)
 	}
-	req := out.Result.(*inference.Request)
-	pin(s.run.rec.Attempt, req)
-	s.generate(c, req)
+	p := out.Result.(*prepared)
+	s.past = p.past
+	pin(s.run.rec.Attempt, p.request)
+	s.generate(c, p.request)
 	return nil
 }
 
