@@ -87,6 +87,7 @@ func (h *Harness) open() {
 	if h.Store, err = storage.Open(h.Valve, storage.Options{}); err != nil {
 		h.tb.Fatalf("open the store: %v", err)
 	}
+	h.Valve.forget()
 	h.Registry = prometheus.NewRegistry()
 	o := actors.Options{
 		Store: h.Store, Models: h.o.Models, Clock: h.Clock, Registerer: h.Registry,
@@ -319,20 +320,22 @@ func Code(f *wirepb.Frame) proto.Code {
 	return ""
 }
 
-// Describe is a short form of an entry for comparing logs, without times and seeds.
+// Describe is a short form of an entry for comparing logs, without what differs from run to run.
 func Describe(e *wirepb.Entry) string {
 	switch b := e.Body.(type) {
 	case *wirepb.Entry_UserMessage:
-		return fmt.Sprintf("%d user %s", e.Turn, b.UserMessage.MessageId)
+		return "user " + b.UserMessage.MessageId
 	case *wirepb.Entry_Attempt:
-		return fmt.Sprintf("%d attempt %d from %d", e.Turn, b.Attempt.Number, b.Attempt.ResumedStep)
+		return fmt.Sprintf("attempt %d from %d", b.Attempt.Number, b.Attempt.ResumedStep)
 	case *wirepb.Entry_Chunk:
-		return fmt.Sprintf("%d chunk", e.Turn)
+		return "chunk"
 	case *wirepb.Entry_ToolCall:
-		return fmt.Sprintf("%d tool %s", e.Turn, b.ToolCall.Name)
+		return "tool " + b.ToolCall.Name
 	case *wirepb.Entry_Terminal:
-		return fmt.Sprintf("%d %s %s%s", e.Turn, strings.ToLower(strings.TrimPrefix(b.Terminal.Outcome.String(), "OUTCOME_")),
-			b.Terminal.FinishReason, b.Terminal.GetError().GetCode())
+		return strings.ToLower(strings.TrimPrefix(b.Terminal.Outcome.String(), "OUTCOME_")) + " " +
+			b.Terminal.FinishReason + b.Terminal.GetError().GetCode()
+	case *wirepb.Entry_State:
+		return "state " + b.State.Key
 	}
-	return fmt.Sprintf("%d %T", e.Turn, e.Body)
+	return fmt.Sprintf("%T", e.Body)
 }

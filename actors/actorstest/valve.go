@@ -2,6 +2,7 @@ package actorstest
 
 import (
 	"sync"
+	"time"
 
 	"github.com/holdfast-ai/holdfast/storage"
 )
@@ -84,6 +85,19 @@ func (v *Valve) Flow() {
 	v.mu.changed.Broadcast()
 }
 
+// Step lets the oldest commit that is held back through.
+func (v *Valve) Step() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.mu.queue) == 0 {
+		return
+	}
+	c := v.mu.queue[0]
+	v.mu.queue = append([]storage.Commit(nil), v.mu.queue[1:]...)
+	v.Engine.Commit(c)
+	v.mu.changed.Broadcast()
+}
+
 // Fail refuses commits with err from now on, those held back too; nil ends that.
 func (v *Valve) Fail(err error) {
 	v.mu.Lock()
@@ -93,9 +107,20 @@ func (v *Valve) Fail(err error) {
 
 // AwaitHeld waits until at least n commits are held back.
 func (v *Valve) AwaitHeld(n int) {
+	v.await("commits to be held back", func() bool { return len(v.mu.queue) >= n })
+}
+
+// AwaitCommits waits until there have been n commits since the store was opened, its own not counted.
+func (v *Valve) AwaitCommits(n int) {
+	v.await("commits", func() bool { return v.mu.seen >= n })
+}
+
+func (v *Valve) await(what string, f func() bool) {
+	late := time.AfterFunc(Patience, func() { panic("waited too long for " + what) }) // shows all stacks
+	defer late.Stop()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for len(v.mu.queue) < n {
+	for !f() {
 		v.mu.changed.Wait()
 	}
 }
@@ -105,4 +130,11 @@ func (v *Valve) Commits() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.mu.seen
+}
+
+// forget begins to count anew.
+func (v *Valve) forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.mu.seen = 0
 }

@@ -65,21 +65,46 @@ func (p *pause) step(ctx context.Context, _ *inference.Request, step int) error 
 	}
 }
 
-func describe(r *actorstest.Reader) []string {
-	var out []string
+// describe tells what a log says, turn after turn, turns being numbered in their order: how they interleave depends on
+// timing. How chunks are joined does too, so any number of them is one line. That turns run one after the other is
+// checked here.
+func describe(t *testing.T, r *actorstest.Reader) []string {
+	t.Helper()
+	numbers := map[uint64]int{}
+	ended := map[int]bool{}
+	lines := map[int][]string{}
 	for _, e := range r.Entries {
-		d := actorstest.Describe(e)
-		if strings.HasSuffix(d, "chunk") && len(out) > 0 && out[len(out)-1] == d {
-			continue // how chunks are joined depends on timing
+		n, ok := numbers[e.Turn]
+		if !ok {
+			n = len(numbers) + 1
+			numbers[e.Turn] = n
 		}
-		out = append(out, d)
+		if e.GetAttempt() != nil || e.GetChunk() != nil {
+			for before := 1; before < n; before++ {
+				if !ended[before] {
+					t.Errorf("turn %d goes on at offset %d although turn %d has not ended", n, e.Offset, before)
+				}
+			}
+		}
+		if ended[n] {
+			t.Errorf("offset %d comes after the end of turn %d", e.Offset, n)
+		}
+		ended[n] = e.GetTerminal() != nil
+		line := fmt.Sprint(n, " ", actorstest.Describe(e))
+		if l := lines[n]; e.GetChunk() == nil || len(l) == 0 || l[len(l)-1] != line {
+			lines[n] = append(l, line)
+		}
 	}
-	return out
+	var all []string
+	for n := 1; n <= len(numbers); n++ {
+		all = append(all, lines[n]...)
+	}
+	return all
 }
 
 func expect(t *testing.T, r *actorstest.Reader, want ...string) {
 	t.Helper()
-	if got := describe(r); !slices.Equal(got, want) {
+	if got := describe(t, r); !slices.Equal(got, want) {
 		t.Errorf("log is\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
 	}
 }
@@ -284,7 +309,7 @@ func TestRunnerPanics(t *testing.T) {
 	r := h.Attach(alice, chat, nil)
 	r.UntilTerminal(h.Accept(alice, chat, "m1", "hello"))
 	r.UntilTerminal(h.Accept(alice, chat, "m2", "again"))
-	got := describe(r)
+	got := describe(t, r)
 	if got[3] != "1 failed model_failed" || !strings.HasSuffix(got[len(got)-1], "completed length") {
 		t.Errorf("log is %q", got)
 	}
@@ -369,18 +394,18 @@ func TestStopWhileWaitingAndPlanning(t *testing.T) {
 		return context.Cause(ctx)
 	}}
 	h := newHarness(t, m, session.Options{})
-	first := h.Accept(alice, chat, "m1", "one")
+	h.Accept(alice, chat, "m1", "one")
 	<-planning
 	second := h.Accept(bob, chat, "m2", "two")
 	third := h.Accept(alice, chat, "m3", "three")
-	for _, turn := range []uint64{second, first} {
+	for _, turn := range []uint64{second, 0} { // 0 is the live one, which is the first
 		if s := h.Do(alice, actorstest.StopFrame(chat, turn)).GetStopping(); s == nil || s.Ended {
 			t.Errorf("stop of turn %d: %v", turn, s)
 		}
 	}
 	r := h.Attach(alice, chat, nil)
 	r.UntilTerminal(third)
-	expect(t, r, "1 user m1", "2 user m2", "3 user m3", "2 stopped ", "1 stopped ",
+	expect(t, r, "1 user m1", "1 stopped ", "2 user m2", "2 stopped ", "3 user m3",
 		"3 attempt 1 from 0", "3 chunk", "3 completed length")
 	h.AwaitMetric("holdfast_actors_effects_running", 0)
 }
@@ -411,14 +436,18 @@ func TestOverlappingSubmits(t *testing.T) {
 	close(p.release)
 	r := h.Attach(alice, chat, nil)
 	r.UntilTerminal(accepted[4].Turn)
-	expect(t, r, "1 user a", "2 user b", "3 user c", "4 user d",
-		"1 attempt 1 from 0", "1 chunk", "1 completed length",
-		"2 attempt 1 from 0", "2 chunk", "2 completed length",
-		"3 attempt 1 from 0", "3 chunk", "3 completed length",
-		"4 attempt 1 from 0", "4 chunk", "4 completed length")
-	for i, e := range r.Entries[:4] {
-		if parent := e.GetUserMessage().Parent; parent != uint64(i) {
-			t.Errorf("turn %d continues %d", e.Turn, parent)
+	expect(t, r,
+		"1 user a", "1 attempt 1 from 0", "1 chunk", "1 completed length",
+		"2 user b", "2 attempt 1 from 0", "2 chunk", "2 completed length",
+		"3 user c", "3 attempt 1 from 0", "3 chunk", "3 completed length",
+		"4 user d", "4 attempt 1 from 0", "4 chunk", "4 completed length")
+	parent := uint64(0)
+	for _, e := range r.Entries {
+		if m := e.GetUserMessage(); m != nil {
+			if m.Parent != parent {
+				t.Errorf("turn %d continues %d and not %d", e.Turn, m.Parent, parent)
+			}
+			parent = e.Turn
 		}
 	}
 }
