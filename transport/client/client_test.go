@@ -597,29 +597,93 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// TestDrainIsHonoured: the client comes back when the server said, not before.
+// recorder is a clock that tells what it is asked for.
+type recorder struct {
+	*clock.Fake
+	asked chan time.Duration
+}
+
+func (r *recorder) AfterFunc(d time.Duration, f func()) clock.Timer {
+	t := r.Fake.AfterFunc(d, f)
+	r.asked <- d
+	return t
+}
+
+// TestDrainIsHonoured: the client comes back when the server said.
 func TestDrainIsHonoured(t *testing.T) {
 	s, closeSite := newSite(t, transport.Options{Random: func() float64 { return 0.5 }})
 	defer closeSite()
-	fake := clock.NewFake(time.Unix(1_700_000_000, 0))
+	r := &recorder{clock.NewFake(time.Unix(1_700_000_000, 0)), make(chan time.Duration, 1000)}
 	o := s.quick()
-	o.Clock, o.Random = fake, func() float64 { return 0 }
+	o.Clock, o.Random = r, func() float64 { return 0 }
 	c := dial(t, s, o)
 	defer c.Close()
-	s.drain()
-	waitFor(t, "the connection is gone", func() bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return c.mu.link == nil
-	})
-	fake.Advance(900 * time.Millisecond) // the share of one connection is 1 s
-	if s.dials() != 1 {
-		t.Fatal("came back early")
+	for len(r.asked) > 0 {
+		<-r.asked
 	}
-	waitFor(t, "the client is back", func() bool {
-		fake.Advance(100 * time.Millisecond)
-		return s.dials() == 2
-	})
+	s.drain()
+	// One connection takes 2 ms to drain; its share of DrainSpread is 1 s.
+	want := time.Second + 2*time.Millisecond
+	for d := range r.asked {
+		if d == want {
+			break
+		}
+		if d < want { // that of a write or of the watchdog is longer
+			t.Fatalf("waits %s, want %s", d, want)
+		}
+	}
+	r.Advance(want)
+	waitFor(t, "the client is back", func() bool { return s.dials() == 2 })
+}
+
+// TestMisbehavingServer: entries of an earlier attachment, repeated ones and such after a gap are not taken, and the
+// gap is asked for.
+func TestMisbehavingServer(t *testing.T) {
+	c := &Client{o: Options{}.withDefaults()}
+	c.mu.attachments = map[string]*Attachment{}
+	l := &link{c: c, kick: make(chan struct{}, 1)}
+	c.mu.link = l
+	a, err := c.Attach(object, AttachOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := func(offset uint64) {
+		a.receivedLocked(&wirepb.Frame{Object: object, Body: &wirepb.Frame_Entry{Entry: &wirepb.Entry{Offset: offset}}}, []byte{1})
+	}
+	attached := func(offset uint64) {
+		f := &wirepb.Frame{Object: object, Request: a.request, Body: &wirepb.Frame_Attached{Attached: &wirepb.Attached{From: &wirepb.Cursor{Generation: 1, Incarnation: 1, Offset: offset}}}}
+		a.receivedLocked(f, nil)
+	}
+	entry(1) // before Attached
+	attached(0)
+	entry(1)
+	entry(1)
+	entry(2)
+	if len(l.out) != 1 {
+		t.Fatalf("sent %v", l.out)
+	}
+	entry(4)
+	entry(3) // not of the new attachment
+	if after := l.out[len(l.out)-1].GetAttach().GetAfter(); len(l.out) != 2 || after.Offset != 2 || after.Generation != 1 {
+		t.Fatalf("sent %v", l.out)
+	}
+	stale := a.request - 1
+	a.receivedLocked(&wirepb.Frame{Object: object, Request: stale, Body: &wirepb.Frame_Attached{Attached: &wirepb.Attached{From: &wirepb.Cursor{}}}}, nil)
+	attached(2)
+	entry(3)
+	var got []uint64
+	for len(a.queue) > 0 {
+		ev, _, _ := a.take()
+		if ev.Reset != nil {
+			t.Error("reset")
+		}
+		if ev.Entry != nil {
+			got = append(got, ev.Entry.Offset)
+		}
+	}
+	if fmt.Sprint(got) != "[1 2 3]" {
+		t.Errorf("took %v", got)
+	}
 }
 
 // TestSilentServer: a server that says nothing for two ping intervals is left.
