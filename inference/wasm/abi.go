@@ -58,7 +58,7 @@ func guestTables(s shape, o Options, p *memoryPlan, mem []byte) (config, layers 
 	weights := mem[weightBase : weightBase+w.size]
 	matrix := func(i int) guestMatrix {
 		m := w.matrices[i]
-		limit := math.Float32frombits(binary.LittleEndian.Uint32(weights[w.limits+uint64(i)*4:]))
+		limit := limitOf(w, weights, i)
 		return guestMatrix{uint32(m.columns), uint32(m.rows), uint32(weightBase + m.weights), uint32(weightBase + m.scales), limit}
 	}
 	vector := func(i int) uint32 { return uint32(weightBase + w.vectors[i].offset) }

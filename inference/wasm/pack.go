@@ -155,13 +155,7 @@ func notFinite(name string, row int) error {
 	return fmt.Errorf("%w: row %d of tensor %s is not finite: the file is damaged, fetch it again", inference.ErrModelUnavailable, row, name)
 }
 
-// checkLimits refuses weights whose activation limits are not sane, so that the guest never divides by zero.
-func checkLimits(w *weightLayout, weights []byte) error {
-	for i := range w.matrices {
-		limit := math.Float32frombits(binary.LittleEndian.Uint32(weights[w.limits+uint64(i)*4:]))
-		if !(limit >= 1 && limit <= math.MaxInt16) {
-			return fmt.Errorf("activation limit %g of matrix %v", limit, w.matrices[i].parts)
-		}
-	}
-	return nil
+// limitOf is the activation limit of matrix i.
+func limitOf(w *weightLayout, weights []byte, i int) float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(weights[w.limits+uint64(i)*4:]))
 }
