@@ -195,8 +195,8 @@ func (a *Activation) message(m *request) {
 			a.gate(m.reply.refusing(refusal))
 			return
 		}
+		a.stop(err) // first: what the client sends next is for the next activation
 		a.gate(m.reply.refusing(coded(err)))
-		a.stop(err)
 	}
 }
 
@@ -295,8 +295,8 @@ func (a *Activation) rest(force bool) {
 	}
 }
 
-// stop lets no handler run any more, refuses what waits, and ends the activation once what earlier handlers wrote is
-// durable. Effects are cancelled; their turns go on in the next activation.
+// stop lets no handler run any more and ends the activation once what earlier handlers wrote is durable. What waits in
+// the mailbox goes to the next activation. Effects are cancelled; their turns go on there too.
 func (a *Activation) stop(cause error) {
 	if a.stopping != nil {
 		return
@@ -306,21 +306,25 @@ func (a *Activation) stop(cause error) {
 		a.log.Warn("activation ends", "cause", cause)
 	}
 	a.cancel(fmt.Errorf("%w: %w", ErrStopped, cause))
-	a.refuse(a.mail.seal(), cause)
+	for _, item := range a.mail.seal() {
+		err := cause
+		if a.stored != nil && !errors.Is(cause, errClosing) {
+			m, client := item.(*request)
+			err = a.place.deliver(item, !client || m.control)
+		}
+		if err != nil {
+			refuse(item, err)
+		}
+	}
 }
 
-func (a *Activation) refuse(items []any, cause error) {
-	why := coded(cause)
-	if why.Code == proto.CodeInternal {
-		why = &proto.Error{Code: proto.CodeUnavailable, Message: "the object is being restarted", Err: cause}
-	}
-	for _, item := range items {
-		switch m := item.(type) {
-		case *request:
-			m.reply.refuse(why)
-		case *firedAlarm:
-			m.done(cause)
-		}
+// refuse answers an item of a mailbox that no handler has seen.
+func refuse(item any, cause error) {
+	switch m := item.(type) {
+	case *request:
+		m.reply.refuse(cause)
+	case *firedAlarm:
+		m.done(cause)
 	}
 }
 

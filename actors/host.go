@@ -371,7 +371,7 @@ func (h *Host) dispatch(p proto.Principal, f *wirepb.Frame, r *reply) error {
 		return err
 	}
 	defer h.release(pl)
-	return pl.deliver(&request{principal: p, ev: Message{Frame: f}, reply: r}, control)
+	return pl.deliver(&request{principal: p, ev: Message{Frame: f}, reply: r, control: control}, control)
 }
 
 // admit checks an address and that the principal may know it (invariant 7).

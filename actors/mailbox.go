@@ -38,6 +38,7 @@ type request struct {
 	principal proto.Principal
 	ev        Message
 	reply     *reply
+	control   bool
 }
 
 // push adds something from outside: a *request, or an internal item that may start an activation.
