@@ -24,7 +24,7 @@ type ObjectID [16]byte
 type Engine interface {
 	// Claim makes e the epoch of id and returns when every commit of id that was accepted before has been completed,
 	// so that a View made afterwards holds all that earlier epochs ever wrote. It writes nothing. It fails with
-	// ErrFenced if e is not newer than the present epoch, and with ErrClosed.
+	// ErrFenced if a newer epoch is held, or this one, and with ErrClosed.
 	Claim(id ObjectID, e Epoch) error
 
 	// Release gives up e, if it is still the epoch of id: later commits with it are refused. Commits accepted before

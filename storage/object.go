@@ -64,6 +64,23 @@ func (s *Store) activate(a Address) (*Object, error) {
 	return o, nil
 }
 
+// Inspect returns a as it is on disk now, for reading only: it claims nothing, waits for nothing and disturbs no
+// activation. Commits with it are refused as fenced.
+func (s *Store) Inspect(a Address) (*Object, error) {
+	err := a.validate()
+	if err == nil {
+		err = s.quarantineOf(a.ID())
+	}
+	o := &Object{store: s, address: a} // no claim has the zero epoch
+	if err == nil {
+		err = s.view(func(v View) error { return o.load(v, a.ID()) })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inspect %s: %w", a, err)
+	}
+	return o, nil
+}
+
 func (o *Object) load(v View, id ObjectID) error {
 	key := nameKey(o.address)
 	rec, err := v.Get(key)

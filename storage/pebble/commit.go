@@ -138,7 +138,7 @@ func (p *pipeline) claim(id storage.ObjectID, e storage.Epoch) error {
 		p.mu.Unlock()
 		return nil
 	}
-	if !f.epoch.Less(e) {
+	if f.held && !f.epoch.Less(e) {
 		err := fmt.Errorf("epoch %v is not newer than %v: %w", e, f.epoch, storage.ErrFenced)
 		p.mu.Unlock()
 		return err

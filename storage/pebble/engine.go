@@ -3,12 +3,13 @@ package pebble
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -17,20 +18,21 @@ import (
 	"github.com/holdfast-ai/holdfast/storage"
 )
 
+// slowAfter is from when on a disk operation is reported. A healthy disk takes milliseconds.
+const slowAfter = 2 * time.Second
+
 // Engine implements storage.Engine on one Pebble in one folder.
 type Engine struct {
 	dir      string
 	o        Options
 	metrics  *metrics
 	fuse     *fuse
+	health   io.Closer // watches the fuse for slow operations
 	cache    *pebble.Cache
 	lock     *pebble.Lock
 	db       *pebble.DB
 	views    *views
 	pipeline *pipeline
-
-	// wrecked is set when Pebble has panicked in a commit: it holds locks then that nobody will release.
-	wrecked atomic.Bool
 
 	closeOnce sync.Once
 	closeErr  error
@@ -61,8 +63,9 @@ func Open(dir string, o Options) (*Engine, error) {
 	}
 	if err := e.openDB(); err != nil {
 		e.fuse.close()
-		return nil, errors.Join(err, e.lock.Close())
+		return nil, errors.Join(err, e.closeFolder())
 	}
+	e.fuse.serving.Store(true)
 	e.views = newViews(e.db)
 	e.pipeline.start()
 	return e, nil
@@ -131,6 +134,10 @@ func (e *Engine) openDB() error {
 	e.cache = pebble.NewCache(e.o.CacheBytes)
 	defer e.cache.Unref() // the database holds its own reference
 	e.db, err = pebble.Open(e.dir, e.pebbleOptions())
+	if blown := e.fuse.failure(); err == nil && blown != nil {
+		_ = e.db.Close() // what it has to say follows from the failure
+		err = blown
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -146,8 +153,11 @@ func (e *Engine) openDB() error {
 func (e *Engine) pebbleOptions() *pebble.Options {
 	comparer := newComparer()
 	schema := newKeySchema(comparer)
+	events := e.listener()
+	health, closer := vfs.WithDiskHealthChecks(e.fuse, slowAfter, nil, events.DiskSlow)
+	e.health = closer
 	po := &pebble.Options{
-		FS:                          e.fuse,
+		FS:                          health,
 		Lock:                        e.lock,
 		Cache:                       e.cache,
 		Comparer:                    comparer,
@@ -155,7 +165,7 @@ func (e *Engine) pebbleOptions() *pebble.Options {
 		KeySchemas:                  map[string]*pebble.KeySchema{schema.Name: &schema},
 		FormatMajorVersion:          formatMajorVersion,
 		Logger:                      logger{e},
-		EventListener:               e.listener(),
+		EventListener:               events,
 		MemTableSize:                e.o.MemTableBytes,
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       2,
@@ -167,12 +177,11 @@ func (e *Engine) pebbleOptions() *pebble.Options {
 		po.Levels[i].FilterType = pebble.TableFilter
 	}
 	po.EnsureDefaults()
-	po.WithFSDefaults() // reports operations that take long as DiskSlow
 	return po
 }
 
 // apply implements commitEnv.apply.
-func (e *Engine) apply(requests []*request) (_ applied, err error) {
+func (e *Engine) apply(requests []*request) (applied, error) {
 	size := 64
 	for _, r := range requests {
 		size += r.Writes.Size() + 16*r.Writes.Len()
@@ -189,19 +198,12 @@ func (e *Engine) apply(requests []*request) (_ applied, err error) {
 			return nil, errors.Join(err, b.Close())
 		}
 	}
-	defer func() {
-		// Pebble panics when it cannot rotate its log, holding the lock of its commit pipeline.
-		if r := recover(); r != nil {
-			e.wrecked.Store(true)
-			err = fmt.Errorf("write to %s: %v", e.dir, r)
-		}
-	}()
 	if err := e.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
 		return nil, err
 	}
 	if err := e.fuse.failure(); err != nil {
-		// Either Pebble has called Fatalf, which it expects not to return, and b will never be synced; or the sync
-		// has failed already. b is left to the garbage collector, because Pebble may still look at it.
+		// b may never be synced: where Pebble calls Fatalf it expects the process to end. b is left to the garbage
+		// collector, because Pebble may still look at it.
 		return nil, err
 	}
 	// The sequencer is the only writer, so the snapshot ends exactly with b.
@@ -264,8 +266,7 @@ func (e *Engine) View() (storage.View, error) {
 // Failed implements storage.Engine.
 func (e *Engine) Failed() error { return e.pipeline.failure() }
 
-// Close implements storage.Engine. After Pebble has panicked it cannot be closed: its folder stays locked and its
-// goroutines stay until the process ends, and the error says so.
+// Close implements storage.Engine.
 func (e *Engine) Close() error {
 	e.closeOnce.Do(func() { e.closeErr = e.close() })
 	return e.closeErr
@@ -274,22 +275,30 @@ func (e *Engine) Close() error {
 func (e *Engine) close() error {
 	e.pipeline.close()
 	e.fuse.close()
-	failed := e.pipeline.failure()
-	if e.wrecked.Load() {
-		return fmt.Errorf("close data folder %s: it stays locked until this process ends: %w", e.dir, failed)
-	}
-	err := e.views.close()
-	if dbErr := e.db.Close(); err == nil {
-		err = dbErr
-	}
-	if lockErr := e.lock.Close(); err == nil {
-		err = lockErr
-	}
-	if failed != nil {
+	err := firstError(e.views.close(), e.db.Close(), e.closeFolder())
+	if failed := e.pipeline.failure(); failed != nil {
 		err = failed // whatever else went wrong follows from it
 	}
 	if err != nil {
 		return fmt.Errorf("close data folder %s: %w", e.dir, err)
+	}
+	return nil
+}
+
+// closeFolder gives up what openDB and lockFolder have taken.
+func (e *Engine) closeFolder() error {
+	var err error
+	if e.health != nil {
+		err = e.health.Close()
+	}
+	return firstError(err, e.lock.Close())
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }

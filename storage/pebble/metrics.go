@@ -33,7 +33,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		}),
 		slow: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_storage_disk_slow_total",
-			Help: "Disk operations that took longer than five seconds.",
+			Help: "Disk operations that took longer than two seconds.",
 		}),
 		stalls: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "holdfast_storage_write_stalls_total",
