@@ -47,6 +47,7 @@ type effect struct {
 		status   *wirepb.Status
 		signaled bool // the activation knows that there is something
 		done     bool
+		over     bool // the Output that says done was taken: the last one
 		result   any
 		err      error
 	}
@@ -137,13 +138,14 @@ func (e *effect) finish(result any, err error) {
 	}
 }
 
-// heard takes the status and lets the effect signal again. It reports whether there is an Output to take.
+// heard takes the status and lets the effect signal again. It reports whether there is an Output to take. The effect may
+// end between heard and take, which then takes the end too; the signal that comes for it later finds nothing.
 func (e *effect) heard() (st *wirepb.Status, output bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.mu.signaled = false
 	st, e.mu.status = e.mu.status, nil
-	return st, len(e.mu.items) > 0 || e.mu.done
+	return st, len(e.mu.items) > 0 || e.mu.done && !e.mu.over
 }
 
 // take empties the buffer and lets a waiting Emit go on.
@@ -153,6 +155,7 @@ func (e *effect) take() Output {
 	out := Output{Key: e.key, Items: e.mu.items, Done: e.mu.done, Result: e.mu.result, Err: e.mu.err}
 	e.mu.items, e.mu.spare = e.mu.spare[:0], nil
 	e.mu.bytes = 0
+	e.mu.over = e.mu.done
 	if e.mu.room != nil {
 		close(e.mu.room)
 		e.mu.room = nil
