@@ -207,7 +207,7 @@ func (h *Harness) checkAnswer(s *session, e *wirepb.Entry, text string, log []*w
 		fmt.Fprintf(&want, "tok%d ", i)
 	}
 	if text != want.String() {
-		s.faultLocked("turn %d answers %q, want %q", e.Turn, text, want.String())
+		s.faultLocked("turn %d answers %q, want %q; its entries: %s", e.Turn, text, want.String(), entriesOf(log, e.Turn))
 	}
 }
 
@@ -243,6 +243,18 @@ func (h *Harness) compareUndisturbed(ctx context.Context, s *session) {
 		compared++
 	}
 	h.tb.Logf("%s: %d answers equal to those of an undisturbed session", s.object, compared)
+}
+
+// entriesOf describes the log from a turn's first entry to its last, for a fault.
+func entriesOf(log []*wirepb.Entry, turn uint64) string {
+	var b strings.Builder
+	for _, e := range log[turn-1:] {
+		fmt.Fprintf(&b, "\n    %v", e)
+		if e.Turn == turn && e.GetTerminal() != nil {
+			break
+		}
+	}
+	return b.String()
 }
 
 func tokensOf(log []*wirepb.Entry, turn uint64) []uint32 {
