@@ -28,6 +28,6 @@
 // Text is data. Encode never makes a control token, whatever the text says: only Control gives one, by name, to the
 // template that frames the text. A text may hold any bytes; those which are not UTF-8 count as symbols and are kept
 // byte by byte. The one loss: a vocabulary may have no token for a byte (SmolLM2 lacks six control characters and
-// fifteen bytes that hardly occur in UTF-8). Such bytes are left out, as the reference implementations do; Encodable
-// tells which.
+// fifteen bytes that hardly occur in UTF-8). Such bytes are left out before merging, as
+// the implementation does that the models were trained with; Encodable tells which.
 package tokenizer

@@ -1,5 +1,7 @@
 package tokenizer
 
+import "slices"
+
 // merger turns the bytes of one piece into tokens: of all neighbours that may merge, those with the lowest rank do, the
 // leftmost first, until none is left. It only holds memory between calls.
 type merger struct {
@@ -21,7 +23,7 @@ func (m *merger) small() bool { return cap(m.ids) <= keepPiece }
 
 // encode appends the tokens of piece to dst.
 func (m *merger) encode(dst []uint32, t *Tokenizer, piece string) []uint32 {
-	m.ids = m.ids[:0]
+	m.ids = slices.Grow(m.ids[:0], len(piece))
 	for i := range len(piece) {
 		if id := t.bytes[piece[i]]; id != none {
 			m.ids = append(m.ids, id)
@@ -70,7 +72,8 @@ func (m *merger) mergeShort(t *Tokenizer) []uint32 {
 // over, if the position has merged since: a rank is of one pair only, so comparing ranks finds out.
 func (m *merger) mergeLong(dst []uint32, t *Tokenizer) []uint32 {
 	n := len(m.ids)
-	m.ranks, m.left, m.right, m.heap = m.ranks[:0], m.left[:0], m.right[:0], m.heap[:0]
+	m.ranks, m.left = slices.Grow(m.ranks[:0], n), slices.Grow(m.left[:0], n)
+	m.right, m.heap = slices.Grow(m.right[:0], n), slices.Grow(m.heap[:0], n)
 	for i := range n {
 		rank := uint32(none)
 		if i+1 < n {

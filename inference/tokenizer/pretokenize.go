@@ -98,12 +98,12 @@ func nextOfGPT2(s string, digitsApart bool) int {
 	c, first := classify(s)
 	from := 0
 	if s[0] == ' ' { // belongs to a word, number or symbols behind it
-		if k, _ := classify(s[1:]); k != space && k != nothing && !(k == number && digitsApart) {
+		if k, _ := classify(s[1:]); k != space && k != nothing {
 			c, from = k, 1
 		}
 	}
 	switch {
-	case c == number && digitsApart:
+	case c == number && digitsApart: // or the space in front of it
 		return first
 	case c != space:
 		return from + run(s[from:], c, unlimited)

@@ -43,12 +43,21 @@ var once = sync.OnceValues(func() (string, error) {
 // Path returns the path of the model's verified file, fetching it if it is absent. It fails the test otherwise.
 func Path(tb testing.TB) string {
 	tb.Helper()
-	path, err := once()
+	path, err := Find()
 	if err != nil {
-		tb.Fatalf("testmodel: %v\nTests need this model. Online, `python3 -m pip` must work; offline, put the file %s of the package\n"+
-			"%s %s in the folder %s below $HOLDFAST_MODELS or <user cache>/holdfast/models.", err, packagePath, packageName, packageVersion, Name)
+		tb.Fatal(err)
 	}
 	return path
+}
+
+// Find is Path for TestMain and for what is shared by tests. It works once for the process.
+func Find() (string, error) {
+	path, err := once()
+	if err != nil {
+		return "", fmt.Errorf("testmodel: %w\nTests need this model. Online, `python3 -m pip` must work; offline, put the file %s of the package\n"+
+			"%s %s in the folder %s below $HOLDFAST_MODELS or <user cache>/holdfast/models", err, packagePath, packageName, packageVersion, Name)
+	}
+	return path, nil
 }
 
 // Dir returns the folder of models: $HOLDFAST_MODELS, or holdfast/models in the user's cache folder.
