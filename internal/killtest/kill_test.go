@@ -4,11 +4,22 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 )
+
+// TestKillModel lets the real model speak for some seconds before each death, so that answers are cut in mid-sentence.
+func TestKillModel(t *testing.T) {
+	h := New(t, Options{Rounds: env(t, "HOLDFAST_MODEL_ROUNDS", 4), Seed: uint64(env(t, "HOLDFAST_SEED", 1)), Echo: 1, Model: 3,
+		MinLife: 2500 * time.Millisecond, MaxLife: 5 * time.Second})
+	h.Run()
+	if !t.Failed() {
+		h.Verify()
+	}
+}
 
 // TestKill is ten rounds by default; HOLDFAST_ROUNDS and HOLDFAST_SEED make it a torture run.
 func TestKill(t *testing.T) {
-	h := New(t, Options{Rounds: env(t, "HOLDFAST_ROUNDS", 10), Seed: uint64(env(t, "HOLDFAST_SEED", 1)), Echo: 12, Model: 2})
+	h := New(t, Options{Rounds: env(t, "HOLDFAST_ROUNDS", 10), Seed: uint64(env(t, "HOLDFAST_SEED", 1)), Echo: 12})
 	h.Run()
 	if !t.Failed() {
 		h.Verify()

@@ -47,6 +47,9 @@ func (l *lockedBuffer) tail(n int) string {
 	return string(b[max(0, len(b)-n):])
 }
 
+// config raises the cap on attempts, which a server that dies every second would reach: every turn must complete.
+const config = "echo: true\nlimits:\n  max_attempts: 1000\n"
+
 // Build compiles the product's binary into a temporary folder and returns its path.
 func Build(tb testing.TB) string {
 	tb.Helper()
@@ -61,7 +64,7 @@ func Build(tb testing.TB) string {
 
 func newServer(tb testing.TB, binary string) *server {
 	s := &server{tb: tb, binary: binary, dir: tb.TempDir(), addr: freeAddr(tb), admin: freeAddr(tb)}
-	if err := os.WriteFile(s.config(), []byte("echo: true\n"), 0o600); err != nil {
+	if err := os.WriteFile(s.configPath(), []byte(config), 0o600); err != nil {
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() {
@@ -75,7 +78,7 @@ func newServer(tb testing.TB, binary string) *server {
 	return s
 }
 
-func (s *server) config() string { return filepath.Join(s.dir, "config.yaml") }
+func (s *server) configPath() string { return filepath.Join(s.dir, "config.yaml") }
 
 func freeAddr(tb testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +93,7 @@ func freeAddr(tb testing.TB) string {
 func (s *server) start() {
 	s.tb.Helper()
 	s.cmd = exec.Command(s.binary, "serve", "--listen", s.addr, "--admin", s.admin,
-		"--data", filepath.Join(s.dir, "data"), "--config", s.config())
+		"--data", filepath.Join(s.dir, "data"), "--config", s.configPath())
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	if err := s.cmd.Start(); err != nil {
 		s.tb.Fatal(err)
