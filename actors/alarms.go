@@ -56,6 +56,9 @@ func (s *alarms) expect(due time.Time) {
 	}
 	s.mu.at = now.Add(wait)
 	s.mu.timer = s.host.o.Clock.AfterFunc(wait, func() { s.host.poke(s.host.pokeAlarms) })
+	if !due.After(s.host.o.Clock.Now()) {
+		s.host.poke(s.host.pokeAlarms) // the clock was stepped since wait was taken
+	}
 }
 
 func (s *alarms) stop() {
@@ -72,10 +75,11 @@ func (s *alarms) scan() {
 	s.mu.Lock()
 	limit := h.o.AlarmBatch + len(s.mu.resting) + 1 // what may be in our way and one more
 	s.mu.Unlock()
-	due, err := h.o.Store.DueAlarms(h.o.Clock.Now(), limit)
+	now := h.o.Clock.Now() // read once: what falls due from here on is for the next scan
+	due, err := h.o.Store.DueAlarms(now, limit)
 	if err != nil {
 		h.log.Error("reading due alarms failed", "error", err)
-		s.expect(h.o.Clock.Now().Add(maxAlarmWait))
+		s.expect(now.Add(maxAlarmWait))
 		return
 	}
 	for _, d := range due {
@@ -87,12 +91,12 @@ func (s *alarms) scan() {
 	switch {
 	case err != nil:
 		h.log.Error("reading the next alarm failed", "error", err)
-		s.expect(h.o.Clock.Now().Add(maxAlarmWait))
-	case ok && next.After(h.o.Clock.Now()):
+		s.expect(now.Add(maxAlarmWait))
+	case ok && next.After(now):
 		s.expect(next)
 	case ok:
 		// Overdue, so on its way or resting. Whatever ends that pokes; what lies behind it is looked for later.
-		s.expect(h.o.Clock.Now().Add(maxAlarmWait))
+		s.expect(now.Add(maxAlarmWait))
 	}
 }
 

@@ -109,6 +109,9 @@ func (h *Harness) open() {
 	}
 }
 
+// End closes everything, for a test that makes many harnesses.
+func (h *Harness) End() { h.close() }
+
 func (h *Harness) close() {
 	h.disconnect()
 	h.Valve.Flow()
@@ -283,6 +286,23 @@ func (h *Harness) AwaitMetric(name string, want float64) {
 	for deadline := time.Now().Add(Patience); h.Metric(name) != want; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			h.tb.Fatalf("%s is %v and not %v", name, h.Metric(name), want)
+		}
+	}
+}
+
+// AwaitAlarmAfter waits until the next durable alarm is due after t and returns when.
+func (h *Harness) AwaitAlarmAfter(t time.Time) time.Time {
+	h.tb.Helper()
+	for deadline := time.Now().Add(Patience); ; time.Sleep(time.Millisecond) {
+		due, ok, err := h.Store.NextAlarm()
+		if err != nil {
+			h.tb.Fatal(err)
+		}
+		if ok && due.After(t) {
+			return due
+		}
+		if time.Now().After(deadline) {
+			h.tb.Fatalf("there is no alarm after %v", t)
 		}
 	}
 }
