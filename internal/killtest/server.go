@@ -48,7 +48,7 @@ func (l *lockedBuffer) tail(n int) string {
 }
 
 // config raises the cap on attempts, which a server that dies every second would reach: every turn must complete.
-const config = "echo: true\nlimits:\n  max_attempts: 1000\n"
+const config = "echo: true\nlimits:\n  max_attempts: 100\n"
 
 // Build compiles the product's binary into a temporary folder and returns its path.
 func Build(tb testing.TB) string {
