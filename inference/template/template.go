@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/holdfast-ai/holdfast/inference"
 )
@@ -29,7 +30,7 @@ type Template struct {
 	version int
 
 	begin                 string // control token in front of everything, or ""
-	open, opened, closed  string // control tokens around "role" and behind the content; opened may be ""
+	open, opened, closed  string // control tokens around the role and behind the content; opened may be ""
 	afterRole, afterClose string // text
 	trim                  bool   // whether white space around the content is left out
 	defaultSystem         string // system message of a conversation that does not begin with one, or ""
@@ -45,6 +46,11 @@ func families() []Template {
 			family: "llama3", version: 1,
 			begin: "<|begin_of_text|>",
 			open:  "<|start_header_id|>", opened: "<|end_header_id|>", closed: "<|eot_id|>", afterRole: "\n\n", trim: true,
+		},
+		{
+			family: "qwen2", version: 1,
+			open: "<|im_start|>", closed: "<|im_end|>", afterRole: "\n", afterClose: "\n",
+			defaultSystem: "You are a helpful assistant.",
 		},
 		{
 			family: "smollm2", version: 1,
@@ -111,12 +117,15 @@ func (t *Template) Render(dst []uint32, tok inference.Tokenizer, msgs []inferenc
 func (t *Template) message(w *writer, m inference.Message) {
 	t.header(w, m.Role)
 	if t.trim {
-		m.Content = strings.TrimSpace(m.Content)
+		m.Content = strings.TrimFunc(m.Content, isSpace)
 	}
 	w.text(m.Content)
 	w.control(t.closed)
 	w.text(t.afterClose)
 }
+
+// isSpace is what Jinja's trim takes for white space: Unicode's, and the four separators of ASCII.
+func isSpace(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
 // header opens a message. An answer continues behind the assistant's.
 func (t *Template) header(w *writer, role inference.Role) {
