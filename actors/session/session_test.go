@@ -31,13 +31,14 @@ var (
 const chat = "default/session/chat"
 
 func newHarness(t testing.TB, models inference.Runner, o session.Options) *actorstest.Harness {
-	return actorstest.New(t, actorstest.Options{
-		Models: models,
-		Kinds: func(r prometheus.Registerer) []actors.Kind {
-			o.Registerer = r
-			return []actors.Kind{session.Kind(o)}
-		},
-	})
+	return actorstest.New(t, actorstest.Options{Models: models, Kinds: kinds(o)})
+}
+
+func kinds(o session.Options) func(prometheus.Registerer) []actors.Kind {
+	return func(r prometheus.Registerer) []actors.Kind {
+		o.Registerer = r
+		return []actors.Kind{session.Kind(o)}
+	}
 }
 
 // pause makes a model wait before a step until the test lets it go on.
