@@ -224,9 +224,8 @@ func (a *Activation) call(c *Context, ev Event) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			a.host.metrics.panics.Inc()
-			stack := debug.Stack()
-			a.log.Error("handler panicked", "event", fmt.Sprintf("%T", ev), "panic", fmt.Sprint(r), "stack", string(stack))
-			err = &panicError{value: r, stack: stack}
+			err = &panicError{value: r}
+			a.log.Error("handler panicked", "event", fmt.Sprintf("%T", ev), "error", err, "stack", string(debug.Stack()))
 		}
 	}()
 	return a.object.Handle(c, ev)

@@ -121,8 +121,8 @@ func (e *effect) call() (result any, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			e.a.host.metrics.panics.Inc()
-			err = &panicError{value: r, stack: debug.Stack()}
-			e.a.log.Error("effect panicked", "effect", e.key, "error", err, "stack", string(err.(*panicError).stack))
+			err = &panicError{value: r}
+			e.a.log.Error("effect panicked", "effect", e.key, "error", err, "stack", string(debug.Stack()))
 		}
 	}()
 	return e.run(e.ctx, &Stream{e})

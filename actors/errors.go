@@ -23,10 +23,7 @@ func isQuiet(cause error) bool {
 }
 
 // panicError is a panic of an object or effect.
-type panicError struct {
-	value any
-	stack []byte
-}
+type panicError struct{ value any }
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
