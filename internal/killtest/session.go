@@ -139,7 +139,10 @@ func (s *session) submit(ctx context.Context, addr string, n int, rng *rand.Rand
 	times := 1 + rng.IntN(2) // the same id twice must not make two turns
 	for range times {
 		opt := &wirepb.Options{Model: s.model, Seed: proto.Uint64(uint64(n) + 7), MaxTokens: proto.Uint32(40)}
-		if n%2 == 1 && s.model != "" { // samples depend on the turn's offset, which another session does not share
+		switch {
+		case s.model == "":
+			opt.Temperature = proto.Float32(0) // samples depend on the turn's offset, which another session does not share
+		case n%2 == 1:
 			opt.Temperature = proto.Float32(0.8)
 		}
 		f := &wirepb.Frame{Object: s.object, Request: 2, Body: &wirepb.Frame_Submit{Submit: &wirepb.Submit{MessageId: id, Text: text, Options: opt}}}
