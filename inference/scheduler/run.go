@@ -16,6 +16,7 @@ var errAbandoned = errors.New("the consumer of the answer is gone")
 // of Run (until it is queued), to the scheduler's mutex, and to the scheduler's goroutine; the result belongs
 // to whoever has seen done closed.
 type run struct {
+	ctx           context.Context // of the call of Run
 	tenant, scope string
 	turn          uint64
 	sampling      inference.Sampling
@@ -43,7 +44,7 @@ type run struct {
 }
 
 // newRun prepares r to run p.
-func (s *Scheduler) newRun(p *inference.Plan, r *inference.Request) *run {
+func (s *Scheduler) newRun(ctx context.Context, p *inference.Plan, r *inference.Request) *run {
 	limit := s.stepper.context - len(p.Prompt)
 	if p.Sampling.MaxTokens > 0 {
 		limit = min(limit, p.Sampling.MaxTokens)
@@ -51,7 +52,7 @@ func (s *Scheduler) newRun(p *inference.Plan, r *inference.Request) *run {
 	tokens := make([]uint32, 0, len(p.Prompt)+max(limit, len(r.Resume)))
 	tokens = append(append(tokens, p.Prompt...), r.Resume...)
 	x := &run{
-		tenant: r.Tenant, scope: r.CacheScope, turn: r.Turn, sampling: p.Sampling,
+		ctx: ctx, tenant: r.Tenant, scope: r.CacheScope, turn: r.Turn, sampling: p.Sampling,
 		tokens: tokens, prompt: len(p.Prompt), limit: limit,
 		out: make(chan inference.Chunk, s.o.Buffer), done: make(chan struct{}),
 		text: NewTextStream(s.tokenizer, p.Sampling.Stop, r.Resume), step: len(r.Resume),

@@ -122,7 +122,7 @@ func (s *Scheduler) prepare(ctx context.Context, req *inference.Request) (*run, 
 	if err := s.validPlan(p, req.Resume); err != nil {
 		return nil, err
 	}
-	return s.newRun(p, req), nil
+	return s.newRun(ctx, p, req), nil
 }
 
 // enter counts a caller that uses the tokenizer; it must call s.callers.Done.
@@ -286,6 +286,9 @@ func (s *Scheduler) admit() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, r := range s.runs {
+		if r != nil && r.cause == nil && r.ctx.Err() != nil {
+			r.cause = context.Cause(r.ctx) // abandon is on its way, but a step would be too long a wait for it
+		}
 		switch {
 		case r == nil:
 		case r.cause != nil:
