@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -145,19 +146,31 @@ func TestHostileMemory(t *testing.T) {
 	}
 }
 
-// TestLongHeader opens a file of zeros, sparse and longer than any header may be, that announces as many strings as fit.
+// TestLongHeader opens a sparse file whose metadata goes on beyond what any header may hold.
 func TestLongHeader(t *testing.T) {
-	r := new(gguftest.Raw)
-	r.Bytes([]byte("GGUF")).U32(3).U64(0).U64(2).String("k").U32(9).U32(8).U64(1 << 30)
+	const length = 15 << 20
 	path := filepath.Join(t.TempDir(), "sparse.gguf")
-	if err := os.WriteFile(path, r.Buffer.Bytes(), 0o600); err != nil {
+	w, err := os.Create(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(path, 1<<40); err != nil {
+	r := new(gguftest.Raw)
+	r.Bytes([]byte("GGUF")).U32(3).U64(0).U64(20)
+	at := int64(0)
+	for i := range 20 {
+		r.String(fmt.Sprint("key", i)).U32(uint32(gguf.KindString)).U64(length)
+		if _, err := w.WriteAt(r.Buffer.Bytes(), at); err != nil {
+			t.Fatal(err)
+		}
+		at += int64(r.Len()) + length
+		r = new(gguftest.Raw)
+	}
+	if err := errors.Join(w.Truncate(at), w.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := gguf.Open(path); !errors.Is(err, gguf.ErrFormat) {
-		t.Errorf("%v, want ErrFormat", err)
+	_, err = gguf.Open(path)
+	if !errors.Is(err, gguf.ErrFormat) || !strings.Contains(err.Error(), "in front of the tensors exceeds") {
+		t.Errorf("%v, want ErrFormat for the length of the header", err)
 	}
 }
 
@@ -275,7 +288,7 @@ func TestRows(t *testing.T) {
 	if err := x.ReadRows(6, nil); err != nil {
 		t.Errorf("no rows at the end: %v", err)
 	}
-	for _, bad := range []struct{ row, n int }{{-1, 2}, {6, 2}, {5, 4}, {0, 14}, {0, 3}, {1 << 62, 2}} {
+	for _, bad := range []struct{ row, n int }{{-1, 2}, {6, 2}, {5, 4}, {0, 14}, {0, 3}, {math.MaxInt, 2}} {
 		if err := x.ReadRows(bad.row, make([]float32, bad.n)); err == nil {
 			t.Errorf("%d elements from row %d on: no error", bad.n, bad.row)
 		}

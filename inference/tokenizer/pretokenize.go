@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"math"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -82,7 +83,7 @@ func run(s string, c class, most int) int {
 	return end
 }
 
-const unlimited = 1 << 62
+const unlimited = math.MaxInt
 
 // nextGPT2 cuts by 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 func nextGPT2(s string) int { return nextOfGPT2(s, false) }

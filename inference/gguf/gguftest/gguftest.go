@@ -67,7 +67,7 @@ func (f *File) Tensor(name string, typ gguf.Type, data []byte, dims ...uint64) *
 
 // Floats encodes elements as F32.
 func Floats(elements ...float32) []byte {
-	var b []byte
+	b := make([]byte, 0, 4*len(elements))
 	for _, x := range elements {
 		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 	}
