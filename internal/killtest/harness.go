@@ -64,9 +64,11 @@ func New(tb testing.TB, o Options) *Harness {
 		}))
 	}
 	for i := range o.Model {
-		h.sessions = append(h.sessions, newSession(fmt.Sprintf("default/session/model-%d", i), "", func(n int) string {
+		s := newSession(fmt.Sprintf("default/session/model-%d", i), "", func(n int) string {
 			return fmt.Sprintf("Tell me about the number %d and the letter %c.", n*13+i, 'A'+n%26)
-		}))
+		})
+		s.limit = 3 + o.Rounds // enough to be in the middle of one at every kill
+		h.sessions = append(h.sessions, s)
 	}
 	h.next = make([]int, len(h.sessions))
 	return h
@@ -112,7 +114,7 @@ func (h *Harness) report(round int, life time.Duration) {
 func (h *Harness) Verify() {
 	h.tb.Helper()
 	h.server.start()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, s := range h.sessions {

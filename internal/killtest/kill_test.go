@@ -9,7 +9,7 @@ import (
 
 // TestKillModel lets the real model speak for some seconds before each death, so that answers are cut in mid-sentence.
 func TestKillModel(t *testing.T) {
-	h := New(t, Options{Rounds: env(t, "HOLDFAST_MODEL_ROUNDS", 4), Seed: uint64(env(t, "HOLDFAST_SEED", 1)), Echo: 1, Model: 3,
+	h := New(t, Options{Rounds: env(t, "HOLDFAST_MODEL_ROUNDS", 3), Seed: uint64(env(t, "HOLDFAST_SEED", 1)), Echo: 1, Model: 2,
 		MinLife: 2500 * time.Millisecond, MaxLife: 5 * time.Second})
 	h.Run()
 	if !t.Failed() {

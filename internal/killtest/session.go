@@ -18,6 +18,7 @@ type session struct {
 	object string
 	model  string // "" is the server's default
 	ask    func(n int) string
+	limit  int // messages in all; 0 is no limit
 	mu     struct {
 		sync.Mutex
 		seen     map[uint64][]byte // offset to entry bytes: first sight
@@ -187,7 +188,7 @@ func (s *session) isAccepted(n int) bool {
 // at 0 now and then, until ctx ends. It returns the number of the next message.
 func (s *session) drive(ctx context.Context, addr string, first int, rng *rand.Rand) int {
 	var wg sync.WaitGroup
-	defer wg.Wait()
+	defer wg.Wait() // the readers stay until ctx ends
 	readerSeed := rng.Uint64()
 	wg.Go(func() {
 		r := rand.New(rand.NewPCG(readerSeed, 1))
@@ -204,7 +205,7 @@ func (s *session) drive(ctx context.Context, addr string, first int, rng *rand.R
 		}
 	})
 	n := first
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && (s.limit == 0 || n < s.limit) {
 		s.submit(ctx, addr, n, rng)
 		if s.isAccepted(n) {
 			n++
