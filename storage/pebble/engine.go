@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,7 +28,8 @@ type Engine struct {
 	o        Options
 	metrics  *metrics
 	fuse     *fuse
-	health   io.Closer // watches the fuse for slow operations
+	flushes  atomic.Int32 // that have failed since one succeeded
+	health   io.Closer    // watches the fuse for slow operations
 	cache    *pebble.Cache
 	lock     *pebble.Lock
 	db       *pebble.DB
@@ -133,7 +135,13 @@ func (e *Engine) openDB() error {
 	}
 	e.cache = pebble.NewCache(e.o.CacheBytes)
 	defer e.cache.Unref() // the database holds its own reference
-	e.db, err = pebble.Open(e.dir, e.pebbleOptions())
+	if e.db, err = pebble.Open(e.dir, e.pebbleOptions()); err == nil && !desc.Exists {
+		// A new database begins its log before it has its format, without the offsets of syncs by which damage in the
+		// middle of a log is told from its torn end. Acknowledged commits behind the damage would be dropped silently.
+		if err = e.db.Flush(); err != nil {
+			_ = e.db.Close()
+		}
+	}
 	if blown := e.fuse.failure(); err == nil && blown != nil {
 		_ = e.db.Close() // what it has to say follows from the failure
 		err = blown
@@ -167,7 +175,7 @@ func (e *Engine) pebbleOptions() *pebble.Options {
 		Logger:                      logger{e},
 		EventListener:               events,
 		MemTableSize:                e.o.MemTableBytes,
-		MemTableStopWritesThreshold: 4,
+		MemTableStopWritesThreshold: 8,
 		L0CompactionThreshold:       2,
 		L0StopWritesThreshold:       1000,
 		LBaseMaxBytes:               64 << 20,
@@ -175,6 +183,11 @@ func (e *Engine) pebbleOptions() *pebble.Options {
 	for i := range po.Levels {
 		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 		po.Levels[i].FilterType = pebble.TableFilter
+	}
+	// Pebble takes keys that share a prefix for versions of one key, and moves the values of all but the first out of
+	// the way. Ours are different records that are read together.
+	po.Experimental.SpanPolicyFunc = func([]byte) (pebble.SpanPolicy, []byte, error) {
+		return pebble.SpanPolicy{DisableValueSeparationBySuffix: true}, nil, nil
 	}
 	po.EnsureDefaults()
 	return po

@@ -22,12 +22,23 @@ func (l logger) Fatalf(format string, args ...any) {
 	l.e.fuse.blow(fmt.Errorf(format, args...))
 }
 
+// maxFlushes is how often in a row a flush may fail. Pebble would try for ever, without a pause, and let commits wait
+// once the memtables are full; better they are refused before.
+const maxFlushes = 8
+
 func (e *Engine) listener() *pebble.EventListener {
 	log := e.o.Logger
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			if e.fuse.failure() == nil && !errors.Is(err, pebble.ErrCancelledCompaction) {
 				log.Error("storage background work failed", "folder", e.dir, "error", err)
+			}
+		},
+		FlushEnd: func(info pebble.FlushInfo) {
+			if info.Err == nil {
+				e.flushes.Store(0)
+			} else if e.flushes.Add(1) == maxFlushes {
+				e.fuse.blow(fmt.Errorf("flush: %w", info.Err))
 			}
 		},
 		DataCorruption: func(info pebble.DataCorruptionInfo) {

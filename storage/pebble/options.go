@@ -20,7 +20,8 @@ type Options struct {
 
 	// CacheBytes bounds the block cache. Default: 64 MiB.
 	CacheBytes int64
-	// MemTableBytes is the size of a memtable. Two to four exist, and the WAL that a start replays is about as large.
+	// MemTableBytes is the size of a memtable. One or two exist as a rule, eight at most, and the log that a start
+	// replays is about as large.
 	// Default: 16 MiB.
 	MemTableBytes uint64
 

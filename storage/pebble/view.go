@@ -99,18 +99,44 @@ func (v *view) Close() {
 }
 
 func (v *view) Get(key []byte) ([]byte, error) {
+	if storage.PrefixLen(key) == len(key) {
+		return v.lookup(key)
+	}
 	value, closer, err := v.snapshot.s.Get(key)
 	if err != nil {
 		return nil, readError(err, key)
 	}
-	out := bytes.Clone(value)
-	if out == nil {
-		out = []byte{}
-	}
+	out := append([]byte{}, value...)
 	if err := closer.Close(); err != nil {
 		return nil, readError(err, key)
 	}
 	return out, nil
+}
+
+// lookup is Get for a key that is all prefix, such as an entry of the names index, and may well be missing. It asks
+// the bloom filters of all levels. Get leaves out the last level, where nearly all of the data is, because filters for
+// every key would be large; ours are small, since the records of an object share one entry.
+func (v *view) lookup(key []byte) (_ []byte, err error) {
+	it, err := v.snapshot.s.NewIter(&pebble.IterOptions{UseL6Filters: true})
+	if err != nil {
+		return nil, readError(err, key)
+	}
+	defer func() {
+		if cerr := it.Close(); err == nil {
+			err = readError(cerr, key)
+		}
+	}()
+	if !it.SeekPrefixGE(key) {
+		if err := it.Error(); err != nil {
+			return nil, readError(err, key)
+		}
+		return nil, storage.ErrNotFound
+	}
+	value, err := it.ValueAndErr()
+	if err != nil {
+		return nil, readError(err, key)
+	}
+	return append([]byte{}, value...), nil
 }
 
 func (v *view) Iter(lower, upper []byte) (storage.Iterator, error) {
