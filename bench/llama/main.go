@@ -1,6 +1,8 @@
+//go:build unix
+
 // Command llama compares the WebAssembly runtime with llama.cpp: the same model file, the same tokens, one thread each,
 // interleaved, so that both see the same disturbances of the machine. Use run.sh beside it, which fetches and builds the
-// peer.
+// peer. On a machine that does other things as well, the ratio of processor time says more than that of elapsed time.
 package main
 
 import (
@@ -17,9 +19,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-ai/holdfast/inference"
 	"github.com/holdfast-ai/holdfast/inference/gguf"
@@ -51,9 +54,12 @@ func (f figure) command() string {
 	return fmt.Sprintf("decode %d %d %d", f.slots, f.warm, f.measure)
 }
 
-// contender computes a figure and returns how long it took.
+// cost is what computing a figure took, in seconds.
+type cost struct{ elapsed, processor float64 }
+
+// contender computes a figure.
 type contender interface {
-	run(f figure) (time.Duration, error)
+	run(f figure) (cost, error)
 }
 
 func main() {
@@ -81,28 +87,29 @@ func bench(ctx context.Context, work string, pairs int) error {
 		defer p.stop()
 		contenders = append(contenders, p)
 	}
-	fmt.Printf("| tokens/s, median of %d | %s | Holdfast / AVX2 (95 %% interval) |\n|---|---|---|---|---|\n", pairs, strings.Join(names, " | "))
+	fmt.Printf("| tokens/s, median of %d | %s | Holdfast / AVX2 (95 %% interval) | the same by processor time |\n|---|---|---|---|---|---|\n", pairs, strings.Join(names, " | "))
 	for _, f := range figures {
-		speeds := make([][]float64, len(contenders))
+		elapsed, processor := make([][]float64, len(contenders)), make([][]float64, len(contenders))
 		for round := range pairs + 1 {
 			for i, c := range contenders {
-				d, err := c.run(f)
+				took, err := c.run(f)
 				if err != nil {
 					return fmt.Errorf("%s, %s: %w", names[i], f.name, err)
 				}
 				if round > 0 { // the first warms caches
-					speeds[i] = append(speeds[i], f.tokens()/d.Seconds())
+					elapsed[i] = append(elapsed[i], f.tokens()/took.elapsed)
+					processor[i] = append(processor[i], f.tokens()/took.processor)
 				}
 			}
 		}
-		ratio, low, high := ratios(speeds[0], speeds[1])
-		fmt.Printf("| %s | %.1f | %.1f | %.1f | %.2f (%.2f–%.2f) |\n", f.name, median(speeds[0]), median(speeds[1]), median(speeds[2]), ratio, low, high)
+		fmt.Printf("| %s | %.1f | %.1f | %.1f | %s | %s |\n", f.name, median(elapsed[0]), median(elapsed[1]), median(elapsed[2]),
+			ratios(elapsed[0], elapsed[1]), ratios(processor[0], processor[1]))
 	}
 	return nil
 }
 
 // ratios returns the geometric mean of the pairs' ratios and its 95 % interval by resampling the pairs.
-func ratios(a, b []float64) (mean, low, high float64) {
+func ratios(a, b []float64) string {
 	logs := make([]float64, len(a))
 	for i := range a {
 		logs[i] = math.Log(a[i] / b[i])
@@ -116,10 +123,11 @@ func ratios(a, b []float64) (mean, low, high float64) {
 		means[i] = math.Exp(means[i])
 	}
 	slices.Sort(means)
+	mean := 0.0
 	for _, l := range logs {
 		mean += l / float64(len(logs))
 	}
-	return math.Exp(mean), means[len(means)*25/1000], means[len(means)*975/1000]
+	return fmt.Sprintf("%.2f (%.2f–%.2f)", math.Exp(mean), means[len(means)*25/1000], means[len(means)*975/1000])
 }
 
 func median(v []float64) float64 {
@@ -150,28 +158,29 @@ func openOurs(ctx context.Context, work string) (*holdfast, error) {
 	return &holdfast{ctx, s}, err
 }
 
-func (h *holdfast) run(f figure) (time.Duration, error) {
+func (h *holdfast) run(f figure) (cost, error) {
 	if f.slots == 0 {
-		return h.prefill(f.prefill)
+		watch := startWatch()
+		err := h.prefill(f.prefill)
+		return watch.stop(), err
 	}
-	var start time.Time
+	var watch stopwatch
 	rows := make([]inference.Row, f.slots)
 	for p := range f.warm + f.measure {
 		if p == f.warm {
-			start = time.Now()
+			watch = startWatch()
 		}
 		for s := range rows {
 			rows[s] = inference.Row{Token: token(s, p), Slot: uint32(s), Position: uint32(p), Logits: true}
 		}
 		if _, err := h.stepper.Step(h.ctx, rows); err != nil {
-			return 0, err
+			return cost{}, err
 		}
 	}
-	return time.Since(start), nil
+	return watch.stop(), nil
 }
 
-func (h *holdfast) prefill(n int) (time.Duration, error) {
-	start := time.Now()
+func (h *holdfast) prefill(n int) error {
 	var rows []inference.Row
 	for p := range n {
 		rows = append(rows, inference.Row{Token: token(0, p), Position: uint32(p), Logits: p == n-1})
@@ -179,11 +188,31 @@ func (h *holdfast) prefill(n int) (time.Duration, error) {
 			continue
 		}
 		if _, err := h.stepper.Step(h.ctx, rows); err != nil {
-			return 0, err
+			return err
 		}
 		rows = rows[:0]
 	}
-	return time.Since(start), nil
+	return nil
+}
+
+// stopwatch measures this process.
+type stopwatch struct {
+	start     time.Time
+	processor float64
+}
+
+func startWatch() stopwatch { return stopwatch{time.Now(), processorTime()} }
+
+func (w stopwatch) stop() cost {
+	return cost{time.Since(w.start).Seconds(), processorTime() - w.processor}
+}
+
+func processorTime() float64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		log.Fatal(err)
+	}
+	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
 // peer is a running peer.cpp.
@@ -208,16 +237,12 @@ func startPeer(ctx context.Context, work, backend string) (*peer, error) {
 	return &peer{cmd, in, bufio.NewReader(out)}, cmd.Start()
 }
 
-func (p *peer) run(f figure) (time.Duration, error) {
+func (p *peer) run(f figure) (took cost, err error) {
 	if _, err := fmt.Fprintln(p.in, f.command()); err != nil {
-		return 0, err
+		return took, err
 	}
-	line, err := p.out.ReadString('\n')
-	if err != nil {
-		return 0, err
-	}
-	seconds, err := strconv.ParseFloat(strings.TrimSpace(line), 64)
-	return time.Duration(seconds * float64(time.Second)), err
+	_, err = fmt.Fscanln(p.out, &took.elapsed, &took.processor)
+	return took, err
 }
 
 func (p *peer) stop() {

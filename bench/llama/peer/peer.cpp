@@ -2,14 +2,13 @@
 //
 //   peer BACKEND.so MODEL.gguf THREADS
 //
-// Reads commands from standard input and answers each with the seconds that it took:
+// Reads commands from standard input and answers each with the seconds that it took, elapsed and of processor time:
 //
 //   prefill N        N tokens of one sequence from its beginning
 //   decode B WARM N  B sequences, WARM steps that do not count, then N that do
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <ctime>
 #include <vector>
 
 #include "ggml-backend.h"
@@ -20,9 +19,19 @@ static void die(const char *what) {
   exit(1);
 }
 
-static double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+struct Stopwatch {
+  double elapsed = read(CLOCK_MONOTONIC), processor = read(CLOCK_PROCESS_CPUTIME_ID);
+  static double read(clockid_t clock) {
+    timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+  }
+  void report() const {
+    Stopwatch end;
+    printf("%.9f %.9f\n", end.elapsed - elapsed, end.processor - processor);
+    fflush(stdout);
+  }
+};
 
 // The same tokens as ../main.go's.
 static llama_token token(int sequence, int position) { return 100 + (position * 37 + sequence * 11) % 40000; }
@@ -60,27 +69,24 @@ int main(int argc, char **argv) {
   char line[128];
   while (fgets(line, sizeof line, stdin)) {
     int sequences, warm, n;
-    double seconds = 0;
     llama_memory_clear(llama_get_memory(context), true);
     if (sscanf(line, "prefill %d", &n) == 1) {
       batch.n_tokens = 0;
       for (int p = 0; p < n; p++) put(batch, 0, p, p == n - 1);
-      double start = now();
+      Stopwatch watch;
       decode(batch);
-      seconds = now() - start;
+      watch.report();
     } else if (sscanf(line, "decode %d %d %d", &sequences, &warm, &n) == 3) {
-      double start = now();
+      Stopwatch watch;
       for (int p = 0; p < warm + n; p++) {
-        if (p == warm) start = now();
+        if (p == warm) watch = Stopwatch();
         batch.n_tokens = 0;
         for (int s = 0; s < sequences; s++) put(batch, s, p, true);
         decode(batch);
       }
-      seconds = now() - start;
+      watch.report();
     } else {
       die("unknown command");
     }
-    printf("%.9f\n", seconds);
-    fflush(stdout);
   }
 }
