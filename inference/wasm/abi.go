@@ -49,7 +49,8 @@ type guestConfig struct {
 }
 
 // unitsPerYield is how much the guest computes between two chances for the garbage collector and for a stop: a unit is
-// one multiply-add, and the stream of the weights counts as three rows. Four million take about half a millisecond.
+// one multiply-add, and the stream of the weights counts as three rows. Four million take a quarter of a millisecond,
+// a whole one when memory is slow.
 const unitsPerYield = 4 << 20
 
 // guestTables returns the guest's config and its layer table for weights already in memory.

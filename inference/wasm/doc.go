@@ -18,7 +18,7 @@
 // guest's SIMD (layout R8). The result, the image, stays in the cache folder, guarded by checksums, and every later
 // start reads it into huge pages. Compiled code is kept beside it, so the folder must belong to its owner alone.
 //
-// The guest cannot be preempted. It calls back after at most half a millisecond of work; there the garbage collector
+// The guest cannot be preempted. It calls back after every millisecond of work or sooner; there the garbage collector
 // gets its turn and a step whose context is done is abandoned.
 //
 // The caller's duties: rows of a slot start at position 0 and leave no gaps; logits are read before the next step; one

@@ -213,7 +213,7 @@ func (s *Stepper) Vocabulary() int { return s.shape.Vocabulary }
 func (s *Stepper) MemoryBytes() int64 { return s.residentBytes.Load() }
 
 // Step implements inference.Stepper. Invalid rows are refused with ErrInvalidRequest and change nothing. When ctx is
-// done the guest stops within half a millisecond of work and the next step is unaffected; the slots of the abandoned
+// done the guest stops within a millisecond of work and the next step is unaffected; the slots of the abandoned
 // rows hold what they held before the first of them.
 func (s *Stepper) Step(ctx context.Context, rows []inference.Row) ([][]float32, error) {
 	if s.broken != nil {
