@@ -66,10 +66,11 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return fmt.Errorf("there is no command %q; did you mean %q?", args[0], near[0])
+	var names []string
+	for _, sub := range cmd.Commands() {
+		names = append(names, sub.Name())
 	}
-	return fmt.Errorf("there is no command %q", args[0])
+	return fmt.Errorf("there is no command %q; the closest is %q", args[0], closest(args[0], names))
 }
 
 func allCommands(c *cobra.Command) []*cobra.Command {

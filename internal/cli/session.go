@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -119,7 +121,12 @@ func writeEntries(w io.Writer, entries []*wirepb.Entry) error {
 		if err != nil {
 			return fmt.Errorf("render the entry at offset %d: %w", e.Offset, err)
 		}
-		if _, err := fmt.Fprintf(w, "%s\n", b); err != nil {
+		var line bytes.Buffer // protojson varies its spaces on purpose
+		if err := json.Compact(&line, b); err != nil {
+			return fmt.Errorf("render the entry at offset %d: %w", e.Offset, err)
+		}
+		line.WriteByte('\n')
+		if _, err := line.WriteTo(w); err != nil {
 			return err
 		}
 	}
@@ -170,7 +177,7 @@ func gatherTurns(entries []*wirepb.Entry) []*shownTurn {
 func writeTranscript(w io.Writer, object string, entries []*wirepb.Entry) error {
 	turns := gatherTurns(entries)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d turns, %d entries\n", clean(object), len(turns), len(entries))
+	fmt.Fprintf(&b, "%s: %s, %s\n", clean(object), count(len(turns), "turn", "turns"), count(len(entries), "entry", "entries"))
 	for _, t := range turns {
 		fmt.Fprintf(&b, "\n[%d] %s  %s\n%s\n", t.id, t.at.UTC().Format(time.RFC3339), clean(t.message.User), indent(clean(t.message.Text)))
 		fmt.Fprintf(&b, "  -> %s\n", t.outcome())
@@ -219,4 +226,11 @@ func outcomeName(o wirepb.Outcome) string {
 
 func indent(s string) string {
 	return "    " + strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n    ")
+}
+
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }

@@ -22,8 +22,14 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// buildVersion is what the build recorded of itself: a release's tag, or the commit.
+// version is set by the linker for builds of a release or of a commit; see the Makefile.
+var version string
+
+// buildVersion is what the build was told or has recorded of itself: a release's tag, or the commit.
 func buildVersion() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "devel"
@@ -43,9 +49,8 @@ func versionOf(module string, settings map[string]string) string {
 	if len(revision) < 12 {
 		return "devel"
 	}
-	version := "devel+" + revision[:12]
 	if settings["vcs.modified"] == "true" {
-		version += "-dirty"
+		return "devel+" + revision[:12] + "-dirty"
 	}
-	return version
+	return "devel+" + revision[:12]
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/holdfast-ai/holdfast/inference"
 	"github.com/holdfast-ai/holdfast/inference/echo"
+	"github.com/holdfast-ai/holdfast/inference/scheduler"
 	"github.com/holdfast-ai/holdfast/inference/wasm"
 	"github.com/holdfast-ai/holdfast/models"
 )
@@ -22,6 +23,7 @@ func (n *Node) catalogOptions() (inference.CatalogOptions, error) {
 		Manifests: all, Default: n.c.Model, Dir: n.c.Models, Cache: filepath.Join(n.c.Models, ".cache"),
 		Runtimes: []inference.Runtime{wasm.NewRuntime(wasm.Options{
 			Slots: n.c.Inference.Slots, Context: n.c.Inference.Context, Logger: n.logger("wasm"),
+			Scheduler: scheduler.Options{Clock: n.o.Clock, Logger: n.logger("scheduler"), Registerer: n.o.Metrics},
 		})},
 		Clock: n.o.Clock, Logger: n.logger("catalog"), Registerer: n.o.Metrics,
 	}

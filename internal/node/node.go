@@ -213,7 +213,9 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		n.drain()
 	}
-	return errors.Join(err, n.Close())
+	err = errors.Join(err, n.Close())
+	n.o.Logger.Info("stopped")
+	return err
 }
 
 // start begins to serve.

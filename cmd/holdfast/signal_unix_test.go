@@ -1,0 +1,7 @@
+//go:build unix
+
+package main
+
+import "syscall"
+
+const sigterm = syscall.SIGTERM
