@@ -19,8 +19,15 @@ run: build ## build, fetch the model once, serve on 127.0.0.1:8420
 	$(BIN)/holdfast model pull
 	exec $(BIN)/holdfast serve
 
+# Arithmetic and whole processes gain nothing from the race detector but minutes.
+PLAIN    := ./cmd/... ./inference/wasm/... ./inference/gguf/... ./inference/tokenizer/... ./inference/template/... ./internal/killtest ./internal/lint
+RACED    := . ./actors/... ./storage/... ./transport/... ./inference ./inference/echo/... ./inference/fetch/... ./inference/inferencetest/... \
+            ./inference/scheduler/... ./internal/clock/... ./internal/cli/... ./internal/metrics/... ./internal/node/... ./internal/testmodel/... \
+            ./internal/wiretest/... ./models/... ./proto/... ./web/... ./bench/...
+
 test: ## every test but those that need a browser; fetches the pinned model once
-	$(GO) test -race -timeout 14m ./...
+	$(GO) test -timeout 14m $(PLAIN)
+	$(GO) test -race -timeout 14m $(RACED)
 
 test-browser: ## the chat page in Chromium (Debian: apt-get install chromium)
 	$(GO) test -tags browser -timeout 14m -count=1 ./web
