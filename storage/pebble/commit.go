@@ -2,6 +2,7 @@ package pebble
 
 import (
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -63,8 +64,10 @@ type applied interface {
 // One goroutine that commits what has gathered and then waits: simple, but the disk is idle while a batch is built, and
 // the processor while it is synced.
 //
-// A fixed wait for more commits: halves the processor time of many streams, and doubles the latency of a single one.
-// So a group lingers only while lingerFrom commits are under way, and only as long as more keep coming.
+// A fixed wait for more commits: more than halves the processor time of many streams, and multiplies the latency of a
+// single one. So a group lingers only if the rate at which commits have been arriving promises lingerFrom of them, and
+// not at all, or no longer, once every object of the group last completed is back with its next commit: then nobody is
+// left to wait for. The first rule keeps few streams from paying; the second those that commit as fast as the disk is.
 //
 // A watermark per object, compared by every reader: has to be kept for the values, indexes and names too, and by every
 // reader that will ever be written. Here views are snapshots taken between batches and swapped when a sync is done, so
@@ -79,10 +82,17 @@ type pipeline struct {
 		work     sync.Cond // signaled when the sequencer should look again
 		queue    []*request
 		inFlight int // groups
-		pending  int // commits accepted and not completed
-		arrived  uint64
 		fences   map[storage.ObjectID]*fence
-		failed   error // wraps ErrReadOnly; set once
+
+		arrived  int           // commits since lastCut
+		lastCut  time.Time     // when the last group was cut
+		rate     float64       // commits a second, averaged over rateSpan
+		groups   uint64        // cut so far; the number of the latest
+		last     uint64        // number of the group last completed
+		absent   int           // its objects that have not committed again
+		lingers  bool          // the sequencer waits for more
+		complete chan struct{} // closed to end that: absent is 0, or the pipeline closes or fails
+		failed   error         // wraps ErrReadOnly; set once
 		closing  bool
 	}
 }
@@ -92,6 +102,8 @@ type fence struct {
 	epoch   storage.Epoch
 	held    bool
 	pending int
+	group   uint64        // the latest that held a commit of the object; 0 once it is back
+	counted uint64        // the latest that it was counted absent from
 	drained chan struct{} // closed when pending falls to 0; nil while nobody waits
 }
 
@@ -102,6 +114,7 @@ type request struct {
 }
 
 type group struct {
+	number   uint64
 	requests []*request
 	applied  applied // nil if there was nothing to write
 	err      error
@@ -201,10 +214,18 @@ func (p *pipeline) commit(c storage.Commit) {
 		f.pending++
 	}
 	p.mu.queue = append(p.mu.queue, r)
-	p.mu.pending++
 	p.mu.arrived++
+	if f != nil && f.group != 0 && f.group == p.mu.last {
+		f.group = 0 // counts as back once
+		if p.mu.absent--; p.mu.absent == 0 {
+			p.endLingerLocked()
+		}
+	}
 	if len(p.mu.queue) == 1 {
 		p.mu.work.Signal()
+	}
+	if len(p.mu.queue) >= p.env.maxCommits {
+		p.endLingerLocked()
 	}
 }
 
@@ -214,6 +235,7 @@ func (p *pipeline) fail(cause error) {
 	defer p.mu.Unlock()
 	if p.mu.failed == nil {
 		p.mu.failed = fmt.Errorf("%w since a write failed; free space or replace the disk, then start again: %w", storage.ErrReadOnly, cause)
+		p.endLingerLocked()
 	}
 }
 
@@ -228,6 +250,7 @@ func (p *pipeline) close() {
 	p.mu.Lock()
 	p.mu.closing = true
 	p.mu.work.Signal()
+	p.endLingerLocked()
 	p.mu.Unlock()
 	<-p.done
 }
@@ -259,25 +282,48 @@ func (p *pipeline) next() *group {
 	return p.cutLocked()
 }
 
-// lingerLocked waits for more commits while many are under way. It looks after each quarter of the linger, and ends
-// with the first in which nothing came: then all who commit are waiting already.
+// rateSpan is over how long the rate of commits is averaged: shorter than between two tokens of one stream, so that
+// the last of many streams does not pay for those that have ended.
+const rateSpan = 20 * time.Millisecond
+
+// lingerLocked waits for more commits where that is worth it.
 func (p *pipeline) lingerLocked() {
-	const slices = 4
-	for range slices {
-		if p.env.linger <= 0 || p.mu.closing || p.mu.failed != nil ||
-			p.mu.pending < p.env.lingerFrom || len(p.mu.queue) >= p.env.maxCommits {
-			return
-		}
-		arrived := p.mu.arrived
-		p.mu.Unlock()
-		tick := make(chan struct{})
-		p.env.clock.AfterFunc(p.env.linger/slices, func() { close(tick) })
-		<-tick
-		p.mu.Lock()
-		if p.mu.arrived == arrived {
-			return
-		}
+	p.measureLocked()
+	if p.env.linger <= 0 || p.mu.closing || p.mu.failed != nil || len(p.mu.queue) >= p.env.maxCommits ||
+		p.mu.rate*p.env.linger.Seconds() < float64(p.env.lingerFrom) || p.mu.absent == 0 {
+		return
 	}
+	complete, over := make(chan struct{}), make(chan struct{})
+	p.mu.lingers, p.mu.complete = true, complete
+	p.mu.Unlock()
+	timer := p.env.clock.AfterFunc(p.env.linger, func() { close(over) })
+	select {
+	case <-over:
+	case <-complete:
+		timer.Stop()
+	}
+	p.mu.Lock()
+	p.mu.lingers, p.mu.complete = false, nil
+}
+
+func (p *pipeline) endLingerLocked() {
+	if p.mu.lingers {
+		p.mu.lingers = false
+		close(p.mu.complete)
+	}
+}
+
+// measureLocked brings the rate up to date. It is exponentially smoothed, so that what lies further back than rateSpan
+// hardly counts.
+func (p *pipeline) measureLocked() {
+	now := p.env.clock.Now()
+	elapsed := now.Sub(p.mu.lastCut)
+	if elapsed <= 0 {
+		return // the clock stands, or was set back: more will be known next time
+	}
+	weight := 1 - math.Exp(-elapsed.Seconds()/rateSpan.Seconds())
+	p.mu.rate += weight * (float64(p.mu.arrived)/elapsed.Seconds() - p.mu.rate)
+	p.mu.lastCut, p.mu.arrived = now, 0
 }
 
 func (p *pipeline) cutLocked() *group {
@@ -294,6 +340,13 @@ func (p *pipeline) cutLocked() *group {
 	clear(p.mu.queue[rest:])
 	p.mu.queue = p.mu.queue[:rest]
 	p.mu.inFlight++
+	p.mu.groups++
+	g.number = p.mu.groups
+	for _, r := range g.requests {
+		if r.fence != nil {
+			r.fence.group = g.number
+		}
+	}
 	g.err = p.mu.failed
 	return g
 }
@@ -324,6 +377,7 @@ func (p *pipeline) complete() {
 	defer close(p.done)
 	for g := range p.groups {
 		p.settle(g)
+		p.expectBack(g)
 		n := 0
 		for _, r := range g.requests {
 			err := r.err
@@ -335,6 +389,20 @@ func (p *pipeline) complete() {
 		}
 		p.env.observe(n, p.env.clock.Now().Sub(g.began), g.err)
 		p.finished(g)
+	}
+}
+
+// expectBack counts the objects of g, which may commit again from now on.
+func (p *pipeline) expectBack(g *group) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.last, p.mu.absent = g.number, 0
+	for _, r := range g.requests {
+		// An object whose group is a later one has committed again without waiting.
+		if f := r.fence; f != nil && f.group == g.number && f.counted != g.number {
+			f.counted = g.number
+			p.mu.absent++
+		}
 	}
 }
 
@@ -378,7 +446,6 @@ func (p *pipeline) finished(g *group) {
 		}
 		p.dropFenceLocked(r.Object, f)
 	}
-	p.mu.pending -= len(g.requests)
 	p.mu.inFlight--
 	p.mu.work.Signal()
 }

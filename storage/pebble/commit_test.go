@@ -3,6 +3,7 @@ package pebble
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -328,60 +329,116 @@ func TestPipelineGroupLimits(t *testing.T) {
 	s.close()
 }
 
+// TestPipelineLinger runs groups on a clock that only the test moves. A group that lingers sets a timer.
 func TestPipelineLinger(t *testing.T) {
-	lingering := func(env *commitEnv) { env.linger = 8 * time.Millisecond }
-	t.Run("few commits do not wait", func(t *testing.T) {
-		s := newScript(t, lingering)
-		_ = s.claim(1, 1)
-		for range 20 {
-			done := s.commit(1, 1, "a")
-			s.applies("a") // without the clock having moved
+	const linger = 8 * time.Millisecond
+	start := func(t *testing.T) *script {
+		s := newScript(t, func(env *commitEnv) { env.linger, env.lingerFrom = linger, 4 })
+		for obj := range byte(200) {
+			_ = s.claim(obj, 1)
+		}
+		return s
+	}
+	// stream lets objects commit once each, a millisecond apart, as many streams do. Groups that linger wait until
+	// four such have come. It returns the next object that has not committed.
+	stream := func(s *script, from, n byte) byte {
+		for obj := from; obj < from+n; obj++ {
+			done := s.commit(obj, 1, "x")
+			s.applies("x")
 			(<-s.syncs) <- nil
 			<-done
+			s.clock.Fake.Advance(time.Millisecond)
 		}
-		s.close()
-	})
-	// crowd starts a group, and queues three more behind it while it is being written.
-	crowd := func(t *testing.T) (s *script, sync chan error) {
-		s = newScript(t, lingering)
-		_ = s.claim(1, 1)
-		s.commit(1, 1, "a")
-		<-s.applying
-		for _, name := range []string{"b", "c", "d"} {
-			s.commit(1, 1, name)
-		}
-		s.apply <- nil
-		return s, <-s.syncs
+		return from + n
 	}
-	tick := func(s *script) {
-		s.clock.Advance(2 * time.Millisecond)
-	}
-	t.Run("many wait while more come", func(t *testing.T) {
-		s, sync := crowd(t)
-		for _, name := range []string{"e", "f", "g"} {
-			if d := <-s.clock.set; d != 2*time.Millisecond {
-				t.Fatalf("a slice of %v, want 2 ms", d)
-			}
-			s.commit(1, 1, name)
-			tick(s)
-		}
-		<-s.clock.set
-		s.commit(1, 1, "h")
-		tick(s) // the linger is over, though one more has come
-		s.applies("b+c+d+e+f+g+h")
-		sync <- nil
+	finish := func(s *script, want string) {
+		s.applies(want)
 		(<-s.syncs) <- nil
 		s.close()
-	})
-	t.Run("nobody comes", func(t *testing.T) {
-		s, sync := crowd(t)
-		<-s.clock.set
-		tick(s)
-		s.applies("b+c+d")
-		sync <- nil
-		(<-s.syncs) <- nil
+	}
+
+	t.Run("a slow stream does not wait", func(t *testing.T) {
+		s := start(t)
+		for range 20 {
+			stream(s, 1, 1)
+			s.clock.Fake.Advance(30 * time.Millisecond)
+		}
 		s.close()
 	})
+	t.Run("a stream as fast as the disk does not wait", func(t *testing.T) {
+		s := start(t)
+		for range 100 {
+			stream(s, 1, 1)
+		}
+		s.close()
+	})
+	t.Run("many streams wait", func(t *testing.T) {
+		s := start(t)
+		next := fill(t, s, stream)
+		a := s.commit(next, 1, "a")
+		if d := <-s.clock.set; d != linger {
+			t.Fatalf("it waits for %v, want %v", d, linger)
+		}
+		s.commit(next+1, 1, "b")
+		s.clock.Fake.Advance(linger - 1)
+		s.commit(next+2, 1, "c")
+		s.clock.Fake.Advance(1)
+		finish(s, "a+b+c")
+		<-a
+	})
+	t.Run("until all are back", func(t *testing.T) {
+		s := start(t)
+		next := fill(t, s, stream)
+		s.commit(next, 1, "a")
+		<-s.clock.set
+		s.commit(next-1, 1, "b") // was alone in the last group
+		finish(s, "a+b")
+	})
+	t.Run("until a failure", func(t *testing.T) {
+		s := start(t)
+		next := fill(t, s, stream)
+		a := s.commit(next, 1, "a")
+		<-s.clock.set
+		s.p.fail(errBroken)
+		<-a
+		s.close()
+	})
+	t.Run("until close", func(t *testing.T) {
+		s := start(t)
+		next := fill(t, s, stream)
+		s.commit(next, 1, "a")
+		<-s.clock.set
+		closed := make(chan struct{})
+		go func() { s.p.close(); close(closed) }()
+		s.applies("a")
+		(<-s.syncs) <- nil
+		<-closed
+	})
+	t.Run("the last of many does not wait", func(t *testing.T) {
+		s := start(t)
+		next := fill(t, s, stream)
+		s.clock.Fake.Advance(3 * rateSpan)
+		stream(s, next, 1)
+		s.close()
+	})
+}
+
+// fill streams until the rate is high enough for the next group to linger.
+func fill(t *testing.T, s *script, stream func(s *script, from, n byte) byte) (next byte) {
+	next = 1
+	for next < 100 {
+		s.p.mu.Lock()
+		rate := s.p.mu.rate
+		s.p.mu.Unlock()
+		// What the next cut will find: one more commit, a millisecond later.
+		weight := 1 - math.Exp(-float64(time.Millisecond)/float64(rateSpan))
+		if rate+weight*(1000-rate) >= 500 {
+			return next
+		}
+		next = stream(s, next, 1)
+	}
+	t.Fatal("the rate does not rise")
+	return 0
 }
 
 func TestPipelineCloseCompletesTheQueue(t *testing.T) {

@@ -33,9 +33,11 @@ type Options struct {
 	// only make groups smaller. Default: 2.
 	MaxInFlight int
 
-	// Linger is how long a group may wait for more commits while many are arriving. Default: 2 ms; negative: never.
+	// Linger is how long a group may wait for more commits while many streams are committing. Default: 2 ms; negative:
+	// never.
 	Linger time.Duration
-	// LingerFrom is the number of commits, waiting or in flight, from which on a group lingers. Default: 8.
+	// LingerFrom is how many commits must be expected within Linger, by the rate of the last moments, for a group to
+	// wait. Default: 8, which is 4,000 commits a second.
 	LingerFrom int
 }
 
