@@ -52,7 +52,7 @@ func (p *pull) fromURL(ctx context.Context, f inference.File, from string) error
 			}
 			// What an earlier try left may have been of another file: once from the start, then it is the source's fault.
 			p.o.Logger.Info("a resumed download has the wrong digest and begins again", "model", p.m.Name, "url", from)
-			resumed, before = false, 0
+			resumed = false
 			if err := errors.Join(t.reset(), p.forgetETag(f)); err != nil {
 				return err
 			}
@@ -100,7 +100,11 @@ func (p *pull) download(ctx context.Context, t *part, f inference.File, from str
 	timer := p.o.Clock.AfterFunc(p.o.Stall, func() { cancel(fmt.Errorf("no byte came for %s", p.o.Stall)) })
 	defer func() { timer.Stop() }()
 
-	resp, err := p.request(ctx, t, f, from)
+	req, err := p.request(ctx, t, f, from)
+	if err != nil {
+		return err
+	}
+	resp, err := p.o.Client.Do(req)
 	if err != nil {
 		return causeOf(ctx, err)
 	}
@@ -125,8 +129,8 @@ func (p *pull) download(ctx context.Context, t *part, f inference.File, from str
 	return nil
 }
 
-// request asks for the rest of f, on the condition that it is the rest of the same file.
-func (p *pull) request(ctx context.Context, t *part, f inference.File, from string) (*http.Response, error) {
+// request makes one for the rest of f, on the condition that it is the rest of the same file.
+func (p *pull) request(ctx context.Context, t *part, f inference.File, from string) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, from, nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errFinal, err)
@@ -138,7 +142,7 @@ func (p *pull) request(ctx context.Context, t *part, f inference.File, from stri
 			req.Header.Set("If-Range", string(tag))
 		}
 	}
-	return p.o.Client.Do(req)
+	return req, nil
 }
 
 // accept looks at the head of an answer and prepares t for its body.

@@ -46,6 +46,7 @@ come back, and so may the server: what was shown is never lost, and answers go o
   holdfast chat --message "Why is the sea salty?"
   holdfast session show main`,
 		Args:          unknownCommand,
+		Version:       buildVersion(), // --version, which people try first
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
