@@ -17,6 +17,7 @@ import (
 // Options of a Model. The zero value works.
 type Options struct {
 	Name    string // "echo"
+	Digest  string // of the manifest, in plans; that of no files
 	Default Script // for messages that say nothing
 	NoPlan  bool   // cannot continue, like a remote model
 	Clock   clock.Clock
@@ -29,6 +30,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Clock == nil {
 		o.Clock = clock.Real{}
+	}
+	if o.Digest == "" {
+		o.Digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 	}
 	if o.Default.Tokens == 0 && o.Default.Text == "" {
 		o.Default.Tokens = 3
@@ -71,7 +75,7 @@ func (r runtime) Load(ctx context.Context, m *inference.Manifest, _, _ string, p
 		return nil, err
 	}
 	o := r.o
-	o.Name = m.Name
+	o.Name, o.Digest = m.Name, m.Digest()
 	if progress != nil {
 		progress(0, 0)
 	}
@@ -86,9 +90,6 @@ func (m *Model) Close() error {
 	m.close()
 	return nil
 }
-
-// digest stands for the files that the model does not have.
-const digest = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 // Plan pins the script: the prompt's tokens are the bytes of the user's last message. With Options.NoPlan it
 // returns nil.
@@ -138,7 +139,7 @@ func (m *Model) plan(r *inference.Request) (*inference.Plan, Script, error) {
 	if err != nil {
 		return nil, Script{}, err
 	}
-	p := &inference.Plan{Model: m.o.Name, Digest: digest, Template: "echo/1", Sampling: r.Sampling}
+	p := &inference.Plan{Model: m.o.Name, Digest: m.o.Digest, Template: "echo/1", Sampling: r.Sampling}
 	p.Sampling.Stop = append([]string(nil), r.Sampling.Stop...)
 	if p.Sampling.MaxTokens == 0 {
 		p.Sampling.MaxTokens = maxTokens + 1
@@ -158,7 +159,7 @@ func (m *Model) planned(p *inference.Plan) (*inference.Plan, Script, error) {
 		}
 		message.WriteByte(byte(b))
 	}
-	if p.Digest != digest && p.Digest != "" {
+	if p.Digest != m.o.Digest && p.Digest != "" {
 		return nil, Script{}, fmt.Errorf("echo: %w: the plan is for the model with digest %q", inference.ErrModelUnavailable, p.Digest)
 	}
 	return m.plan(&inference.Request{

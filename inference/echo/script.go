@@ -86,7 +86,7 @@ func parseDirective(rest string) (Script, error) {
 			if text == "" {
 				return bad("text= without a text")
 			}
-			s.Text, rest = text, ""
+			s.Text = text
 			break
 		}
 		word := rest

@@ -274,7 +274,7 @@ func (s suite) emitError(t *testing.T) {
 			}
 			return nil
 		})
-		if err != full || got != n {
+		if !errors.Is(err, full) || got != n {
 			t.Fatalf("emit failed at chunk %d: %d chunks, error %v", n, got, err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-ai/holdfast/inference/scheduler"
 )
 
-// instant is a model whose steps take no time, with a vocabulary of the usual size.
+// instant is a model whose steps take no time.
 type instant struct {
 	slots  int
 	logits [][]float32
@@ -21,7 +21,7 @@ func (m *instant) Slots() int      { return m.slots }
 func (m *instant) MaxRows() int    { return 64 }
 func (m *instant) MaxLogits() int  { return m.slots }
 func (m *instant) Context() int    { return 2048 }
-func (m *instant) Vocabulary() int { return 49152 }
+func (m *instant) Vocabulary() int { return inferencetest.Tokenizer{}.Vocabulary() }
 func (m *instant) Close() error    { return nil }
 func (m *instant) Step(_ context.Context, rows []inference.Row) ([][]float32, error) {
 	n := 0
@@ -33,9 +33,10 @@ func (m *instant) Step(_ context.Context, rows []inference.Row) ([][]float32, er
 	return m.logits[:n], nil
 }
 
-// BenchmarkToken is the scheduler's own share of a token: planning, sampling from 49,152 logits, text, handing on.
+// BenchmarkToken is the scheduler's own share of a token: planning, text, handing on, and sampling from a vocabulary of a
+// few hundred. BenchmarkSample is the cost of choosing from a usual one.
 func BenchmarkToken(b *testing.B) {
-	logits := make([]float32, 49152)
+	logits := make([]float32, inferencetest.Tokenizer{}.Vocabulary())
 	for i := range logits {
 		logits[i] = -float32(i%977) / 40
 	}

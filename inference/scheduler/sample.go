@@ -232,7 +232,7 @@ func (s *sampler) keepMass(p float64) {
 		s.sortBorder()
 	}
 	n := 0
-	for sum := 0.0; n < len(s.border) && (n == 0 || sum < need); n++ {
+	for sum := 0.0; n < len(s.border) && sum < need; n++ {
 		sum += s.border[n].weight
 	}
 	s.cutBorder(n)

@@ -98,7 +98,7 @@ func naive(logits []float32, p *inference.Sampling, topP float64) []float64 {
 // TestSampleEqualsSortingEverything draws at evenly spaced numbers: a token's share of them is its probability.
 func TestSampleEqualsSortingEverything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		n := rapid.IntRange(1, 300).Draw(t, "vocabulary")
+		n := rapid.SampledFrom([]int{1, 2, 3, 10, 100, 200, 300}).Draw(t, "vocabulary")
 		spread := rapid.SampledFrom([]float64{0, 0.01, 1, 10, 100}).Draw(t, "spread")
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "rng"), 0))
 		logits := make([]float32, n)

@@ -458,8 +458,8 @@ func (s *Scheduler) fail(rows int, panicked bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.failures >= s.o.MaxFailures {
-		s.mu.broken = fmt.Errorf("scheduler: model %q failed %d steps in a row, the last with: %v: %w; load it again",
-			s.o.Model, s.failures, err, inference.ErrModelUnavailable)
+		s.mu.broken = fmt.Errorf("scheduler: model %q failed %d steps in a row: %w; load it again; the last failure: %w",
+			s.o.Model, s.failures, inference.ErrModelUnavailable, err)
 	}
 	for i, r := range s.runs {
 		if !panicked && s.mu.broken == nil && s.batch.slots[i].planned == 0 {

@@ -68,6 +68,7 @@ func TestTextStream(t *testing.T) {
 		{"first of two stops", pieces{"abcd"}, []string{"cd", "bc"}, []string{"a"}},
 		{"stop of characters over tokens", pieces{"a\xe2\x82", "\xac", "€"}, []string{"€€"}, []string{"a"}},
 		{"only the stop", pieces{"ST", "OP"}, []string{"STOP"}, []string{""}},
+		{"held part leaves before an incomplete character", pieces{"ab", "x\xe2", "\x82\xac"}, []string{"abc"}, []string{"ab", "x€"}},
 		{"held part leaves before the rest", pieces{"ab", "xa", "y"}, []string{"abc"}, []string{"ab", "xay"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
