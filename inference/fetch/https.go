@@ -112,11 +112,10 @@ func (p *pull) download(ctx context.Context, t *part, f inference.File, from str
 	if err := p.accept(t, f, resp); err != nil {
 		return err
 	}
-	body := readerFunc(func(b []byte) (int, error) {
+	body := &watchedReader{r: resp.Body, before: func() {
 		timer.Stop()
 		timer = p.o.Clock.AfterFunc(p.o.Stall, func() { cancel(fmt.Errorf("no byte came for %s", p.o.Stall)) })
-		return resp.Body.Read(b)
-	})
+	}}
 	err = p.copy(ctx, t, io.LimitReader(body, f.Size-t.size+1), f.Size, Downloading, hostOf(from))
 	switch {
 	case err != nil:
@@ -178,9 +177,16 @@ func (p *pull) keepETag(f inference.File, tag string) error {
 	return os.WriteFile(p.etagName(f), []byte(tag), 0o644)
 }
 
-type readerFunc func(b []byte) (int, error)
+// watchedReader calls before ahead of each read.
+type watchedReader struct {
+	r      io.Reader
+	before func()
+}
 
-func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
+func (w *watchedReader) Read(b []byte) (int, error) {
+	w.before()
+	return w.r.Read(b)
+}
 
 // causeOf prefers the reason for which a context was ended to the bare fact.
 func causeOf(ctx context.Context, err error) error {
