@@ -216,8 +216,11 @@ func TestHTTPSResumesLater(t *testing.T) {
 	}
 }
 
-// other is of the same size as content.
-var other = append(bytes.Clone(content[:len(content)-1]), content[len(content)-1]^1)
+// other and old are of the same size as content, and differ in the last and the first byte.
+var (
+	other = append(bytes.Clone(content[:len(content)-1]), content[len(content)-1]^1)
+	old   = append([]byte{content[0] ^ 1}, content[1:]...)
+)
 
 func TestHTTPSFaults(t *testing.T) {
 	for _, tc := range []struct {
@@ -228,15 +231,22 @@ func TestHTTPSFaults(t *testing.T) {
 	}{
 		{"the file changes between tries", func(n int, w http.ResponseWriter, r *http.Request) {
 			if n == 0 {
-				cutting(w, r, other, `"old"`, 1<<20)
+				cutting(w, r, old, `"old"`, 1<<20)
 				return
 			}
 			whole(w, r, content, `"new"`)
 		}, nil, 2},
+		{"the file becomes another", func(n int, w http.ResponseWriter, r *http.Request) {
+			if n == 0 {
+				cutting(w, r, content, `"v1"`, 1<<20)
+				return
+			}
+			whole(w, r, append(bytes.Clone(content), 'x'), `"v1"`)
+		}, fetch.ErrDigest, 3},
 		{"a server that ignores If-Range", func(n int, w http.ResponseWriter, r *http.Request) {
 			r.Header.Del("If-Range")
 			if n == 0 {
-				cutting(w, r, append([]byte{content[0] ^ 1}, content[1:]...), `"old"`, 1<<20)
+				cutting(w, r, old, `"old"`, 1<<20)
 				return
 			}
 			whole(w, r, content, `"new"`)

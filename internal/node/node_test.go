@@ -88,6 +88,10 @@ func TestRun(t *testing.T) {
 		t.Errorf("Run returned %v", err)
 	}
 
+	if err := n.catalog.Ready("echo"); !errors.Is(err, inference.ErrClosed) {
+		t.Errorf("the models are not closed: %v", err)
+	}
+
 	// The next server finds what the last one has left.
 	n, stop = run(t, c)
 	if boot := n.store.Node().Boot; boot != 2 {
