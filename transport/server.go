@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -73,7 +74,7 @@ func NewServer(o Options) (*Server, error) {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
-			if p == http.ErrAbortHandler { // the documented way to cut a response
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) { // the documented way to cut a response
 				panic(p)
 			}
 			s.panicked(p, "http", slog.String("path", r.URL.Path))

@@ -130,7 +130,7 @@ func TestSmolLM2(t *testing.T) {
 		if id, ok := tok.Control(name); id != want || !ok {
 			t.Errorf("Control(%s) = %d, %v, want %d", name, id, ok, want)
 		}
-		if b := tok.Bytes(want); b != nil && len(b) > 0 {
+		if b := tok.Bytes(want); len(b) > 0 {
 			t.Errorf("control token %d stands for %q", want, b)
 		}
 	}

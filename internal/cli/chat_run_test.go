@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -17,11 +16,10 @@ import (
 
 // fakeLink is a link whose other side is the test: what it is asked comes out of calls, in order.
 type fakeLink struct {
-	events  chan event
-	calls   chan string
-	accept  chan accepted // answers to Submit
-	offset  uint64
-	closing sync.Once
+	events chan event
+	calls  chan string
+	accept chan accepted // answers to Submit
+	offset uint64
 }
 
 func newFakeLink() *fakeLink {

@@ -25,7 +25,7 @@ type conn struct {
 
 func dial(ctx context.Context, addr string) (*conn, error) {
 	d := websocket.Dialer{HandshakeTimeout: 10 * time.Second, Subprotocols: []string{"holdfast.v1"}}
-	ws, resp, err := d.DialContext(ctx, "ws://"+addr+"/v1/ws", http.Header{})
+	ws, resp, err := d.DialContext(ctx, "ws://"+addr+"/v1/ws", http.Header{}) //nolint:bodyclose // gorilla has read it
 	if err != nil {
 		if resp != nil {
 			return nil, fmt.Errorf("dial %s: HTTP %d: %w", addr, resp.StatusCode, err)

@@ -78,7 +78,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		Proxy: http.ProxyFromEnvironment, NetDialContext: c.o.DialContext, Subprotocols: []string{subprotocol},
 		ReadBufferSize: 4 << 10, WriteBufferSize: 1 << 10,
 	}
-	conn, resp, err := d.DialContext(ctx, c.url.String(), header)
+	conn, resp, err := d.DialContext(ctx, c.url.String(), header) //nolint:bodyclose // gorilla has read it
 	if err != nil {
 		return nil, handshakeError(resp, err)
 	}
