@@ -60,19 +60,18 @@ var forTests = map[string][]string{
 	"inference/wasm/guest/...": {},
 	"inference/tokenizer/...":  {"inference/..."},
 	"inference/template/...":   {"inference/..."},
-	"internal/deps":            {}, // holds dependencies until their packages import them
 }
 
 // owners are the packages that may import a dependency: everybody else works with the owner's types.
 var owners = map[string][]string{
-	"github.com/asynkron/protoactor-go": {"actors", "internal/deps"},
-	"github.com/cockroachdb/pebble":     {"storage/pebble", "storage/storagetest", "actors/actorstest", "internal/deps"},
-	"github.com/tetratelabs/wazero":     {"inference/wasm", "internal/deps"},
-	"github.com/gorilla/websocket":      {"transport/ws", "transport/client", "internal/killtest", "internal/wiretest", "bench/...", "internal/deps"},
-	"github.com/spf13/cobra":            {"internal/cli", "internal/deps"},
-	"github.com/knadh/koanf":            {"internal/cli", "internal/deps"},
-	"github.com/schollz/progressbar":    {"internal/cli", "internal/deps"},
-	"golang.org/x/term":                 {"internal/cli", "internal/deps"},
+	"github.com/asynkron/protoactor-go": {"actors"},
+	"github.com/cockroachdb/pebble":     {"storage/pebble", "storage/storagetest", "actors/actorstest"},
+	"github.com/tetratelabs/wazero":     {"inference/wasm"},
+	"github.com/gorilla/websocket":      {"transport/ws", "transport/client", "internal/killtest", "internal/wiretest", "bench/..."},
+	"github.com/spf13/cobra":            {"internal/cli"},
+	"github.com/knadh/koanf":            {"internal/cli"},
+	"github.com/schollz/progressbar":    {"internal/cli"},
+	"golang.org/x/term":                 {"internal/cli"},
 	"testing":                           {"actors/actorstest", "storage/storagetest", "inference/inferencetest", "inference/gguf/gguftest", "transport/transporttest", "internal/killtest", "internal/wiretest", "internal/testmodel"},
 	"unsafe":                            {"inference/wasm", "proto/wirepb", "proto/statepb"},
 }
