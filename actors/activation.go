@@ -34,6 +34,8 @@ type Activation struct {
 	done  chan struct{}   // closed at the end
 	mail  mailbox
 	used  atomic.Int64 // UnixNano of the last event, by the host's clock
+	swept atomic.Bool  // a sweep waits in the mailbox
+	force atomic.Bool  // and is not to ask for how long it has been idle
 
 	ctx    context.Context // of effects
 	cancel context.CancelCauseFunc
@@ -55,7 +57,7 @@ type Activation struct {
 // Items of the control lane beside *request and *effect.
 type (
 	wakeUp     struct{}
-	sweep      struct{ force bool }
+	sweep      struct{}
 	stopNow    struct{ cause error }
 	commitDone struct{ err error }
 	firedAlarm struct {
@@ -176,7 +178,8 @@ func (a *Activation) handle(item any) {
 	case wakeUp:
 		a.touch()
 	case sweep:
-		a.rest(m.force)
+		a.swept.Store(false)
+		a.rest(a.force.Swap(false))
 	case stopNow:
 		a.stop(m.cause)
 	}
@@ -272,6 +275,16 @@ func (a *Activation) drain() {
 	}
 	if len(a.ready) == 0 {
 		a.ready = nil
+	}
+}
+
+// sweep asks the activation to end if it is idle.
+func (a *Activation) sweep(force bool) {
+	if force {
+		a.force.Store(true)
+	}
+	if !a.swept.Swap(true) {
+		a.post(sweep{})
 	}
 }
 

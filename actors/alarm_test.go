@@ -2,6 +2,7 @@ package actors_test
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -66,6 +67,38 @@ func TestAlarmOverRestarts(t *testing.T) {
 				t.Errorf("fired: %s", got)
 			}
 		})
+	}
+}
+
+// TestAlarmOvertaken lets alarms fall due while their object is busy with clearing one and moving the other.
+func TestAlarmOvertaken(t *testing.T) {
+	j := newJournal()
+	h := newHarness(t, j, nil)
+	r := h.Attach(alice, page, nil)
+	tell(t, h, page, "alarm a 10s", "alarm b 10s", "alarm c 10s")
+	busy := h.Send(alice, say(page, "open in", "wait out", "clear a", "alarm b 1h"))
+	<-j.door("in")
+	h.Clock.Advance(10 * time.Second)
+	for h.Host.Waiting(page) < 3 {
+		runtime.Gosched() // delivered by the host's goroutine
+	}
+	for range 10 {
+		h.Clock.Advance(time.Minute)
+	}
+	for range 100 {
+		runtime.Gosched()
+		if n := h.Host.Waiting(page); n > 4 { // a sweep too
+			j.open("out")
+			t.Fatalf("%d items wait for a busy object that has three alarms", n)
+		}
+	}
+	j.open("out")
+	h.Await(busy)
+	untilOffset(r, 1)
+	h.Clock.Advance(time.Hour)
+	untilOffset(r, 2)
+	if got := j.fired(); got != "c 0, b 0" {
+		t.Errorf("fired: %s", got)
 	}
 }
 

@@ -422,43 +422,41 @@ func TestPullIsBounded(t *testing.T) {
 	}
 }
 
-func TestNoWakeAfterClose(t *testing.T) {
+// TestCloseWaitsForWake closes a cursor while its wake is being called: when Close returns, so has wake.
+func TestCloseWaitsForWake(t *testing.T) {
 	j := newJournal()
 	h := newHarness(t, j, nil)
-	for range 100 {
-		var closed, late bool
-		var mu sync.Mutex
-		c, err := h.Host.Attach(context.Background(), alice, page, nil, func() {
-			mu.Lock()
-			defer mu.Unlock()
-			late = late || closed
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for {
-			items, err := c.Next(context.Background(), nil, 1<<20)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if len(items) == 0 {
-				break
-			}
-		}
-		answer := h.Send(alice, say(page, "append x"))
-		runtime.Gosched()
-		c.Close()
-		mu.Lock()
-		closed = true
-		mu.Unlock()
-		h.Await(answer)
-		mu.Lock()
-		if late {
-			t.Fatal("woken after Close had returned")
-		}
-		mu.Unlock()
-		c.Close() // twice is fine
+	in, out := make(chan struct{}), make(chan struct{})
+	c, err := h.Host.Attach(context.Background(), alice, page, nil, func() {
+		close(in)
+		<-out
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
+	if items, err := c.Next(context.Background(), nil, 1<<20); len(items) != 0 || err != nil {
+		t.Fatal(items, err)
+	}
+	answer := h.Send(alice, say(page, "append one"))
+	<-in
+	closed := make(chan struct{})
+	go func() {
+		c.Close()
+		close(closed)
+	}()
+	for range 1000 {
+		runtime.Gosched()
+		select {
+		case <-closed:
+			t.Fatal("Close has returned while wake is still at work")
+		default:
+		}
+	}
+	close(out)
+	<-closed
+	c.Close() // twice is fine
+	h.Await(answer)
+	tell(t, h, page, "append two") // would close in twice
 	if v := h.Metric("holdfast_actors_cursors"); v != 0 {
 		t.Errorf("%v cursors are left", v)
 	}

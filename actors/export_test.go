@@ -23,3 +23,25 @@ func (h *Host) Places() int {
 	defer h.mu.Unlock()
 	return len(h.mu.places)
 }
+
+// Waiting counts what waits in the control lane of an object.
+func (h *Host) Waiting(object string) int {
+	id, err := ParseID(object)
+	if err != nil {
+		panic(err)
+	}
+	p, err := h.acquire(id)
+	if err != nil {
+		panic(err)
+	}
+	defer h.release(p)
+	p.mu.Lock()
+	a := p.mu.act
+	p.mu.Unlock()
+	if a == nil {
+		return 0
+	}
+	a.mail.mu.Lock()
+	defer a.mail.mu.Unlock()
+	return a.mail.mu.control.len()
+}

@@ -334,9 +334,9 @@ func (h *Host) sweep() {
 	for i, a := range all {
 		switch {
 		case i < excess:
-			a.post(sweep{force: true})
+			a.sweep(true)
 		case a.used.Load() <= before:
-			a.post(sweep{})
+			a.sweep(false)
 		}
 	}
 }
@@ -423,7 +423,7 @@ func (h *Host) Drain(ctx context.Context) error {
 			return nil
 		}
 		for _, a := range all {
-			a.post(sweep{force: true})
+			a.sweep(true)
 		}
 		select {
 		case <-h.pokeLeft:

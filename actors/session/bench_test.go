@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/holdfast-ai/holdfast/actors"
@@ -64,6 +65,33 @@ func BenchmarkSubmitToAccepted(b *testing.B) {
 			b.Fatal(f)
 		}
 	}
+}
+
+// BenchmarkIdleSession is what a session costs that has answered and rests in memory. One op is one session.
+func BenchmarkIdleSession(b *testing.B) {
+	host := disk(b, flood{1}, session.Options{})
+	answers := make(chan *wirepb.Frame, 1)
+	before := heap()
+	b.ResetTimer()
+	for i := range b.N {
+		f := &wirepb.Frame{Object: fmt.Sprint("default/session/", i), Body: &wirepb.Frame_Submit{Submit: &wirepb.Submit{
+			MessageId: "m", Text: "hello",
+		}}}
+		host.Dispatch(context.Background(), alice, f, func(f *wirepb.Frame) { answers <- f })
+		if f := <-answers; f.GetAccepted() == nil {
+			b.Fatal(f)
+		}
+	}
+	b.StopTimer()
+	b.ReportMetric(float64(int64(heap())-int64(before))/float64(b.N), "heapB/op")
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // BenchmarkToken is what a token costs from the runner's emit to a reader, durable on the way. One op is one token.
