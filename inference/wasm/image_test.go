@@ -61,7 +61,7 @@ func TestSoundImageIsUsed(t *testing.T) {
 		t.Fatalf("opening from a sound image logged: %s", log)
 	}
 	fresh := openTiny(t, newTinyModel(true), t.TempDir(), Options{MaxLogits: 64})
-	tokens := randomTokens(40, 70)
+	tokens := randomTokens(40, tinyVocabulary)
 	equalLogits(t, "from the image", forced(t, fresh, 0, 40, tokens), forced(t, s, 0, 40, tokens))
 }
 
@@ -113,13 +113,13 @@ func TestStaleImageIsNotUsed(t *testing.T) {
 		t.Fatalf("the image of another model was used: %s", log)
 	}
 	want := openTiny(t, other, t.TempDir(), Options{MaxLogits: 64})
-	tokens := randomTokens(20, 70)
+	tokens := randomTokens(20, tinyVocabulary)
 	equalLogits(t, "beside a stale image", forced(t, want, 0, 20, tokens), forced(t, s, 0, 20, tokens))
 }
 
 func TestConcurrentLoadsShareAFolder(t *testing.T) {
 	m, cache := newTinyModel(true), t.TempDir()
-	tokens := randomTokens(30, 70)
+	tokens := randomTokens(30, tinyVocabulary)
 	want := forced(t, openTiny(t, m, t.TempDir(), Options{MaxLogits: 64}), 0, 30, tokens)
 	var wg sync.WaitGroup
 	for range 6 {

@@ -69,8 +69,11 @@ func (m *tinyModel) random(rng *rand.Rand, name string, spread float64, dims ...
 	m.dims[name], m.data[name] = dims, data
 }
 
+// tinyVocabulary is not a multiple of a tile's rows, and its tiles are not even in number.
+const tinyVocabulary = 73
+
 func newTinyModel(tied bool) *tinyModel {
-	const dim, hidden, layers, heads, kvHeads, headSize, vocabulary = 64, 96, 3, 4, 2, 32, 70
+	const dim, hidden, layers, heads, kvHeads, headSize, vocabulary = 64, 96, 3, 4, 2, 32, tinyVocabulary
 	m := &tinyModel{
 		metadata: map[string]any{
 			"general.architecture": "llama", "llama.embedding_length": uint32(dim),

@@ -43,7 +43,7 @@ func TestLogitsMatchAnExactForward(t *testing.T) {
 	for _, tied := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tied=%v", tied), func(t *testing.T) {
 			m := newTinyModel(tied)
-			tokens := randomTokens(150, 70)
+			tokens := randomTokens(150, tinyVocabulary)
 			exact := m.forward(t, tokens)
 			s := openTiny(t, m, t.TempDir(), Options{Slots: 2, Context: 200, MaxLogits: 64})
 			worst := 0.0
@@ -66,7 +66,7 @@ func TestLogitsMatchAnExactForward(t *testing.T) {
 func TestRowsDoNotDependOnTheirBatch(t *testing.T) {
 	m := newTinyModel(true)
 	s := openTiny(t, m, t.TempDir(), Options{Slots: 4, Context: 128, MaxLogits: 64})
-	tokens := randomTokens(100, 70)
+	tokens := randomTokens(100, tinyVocabulary)
 	alone := forced(t, s, 0, 1, tokens)
 	for _, chunk := range []int{2, 3, 7, 31, 32, 33, 64} {
 		equalLogits(t, fmt.Sprintf("in chunks of %d", chunk), alone, forced(t, s, 1, chunk, tokens))
@@ -107,7 +107,7 @@ func equalLogits(t *testing.T, how string, want, got [][]float32) {
 func TestOnlyWantedLogitsInRowOrder(t *testing.T) {
 	m := newTinyModel(true)
 	s := openTiny(t, m, t.TempDir(), Options{Slots: 1, Context: 64, MaxLogits: 64})
-	tokens := randomTokens(20, 70)
+	tokens := randomTokens(20, tinyVocabulary)
 	all := forced(t, s, 0, 20, tokens)
 	rows := rowsOf(0, 0, tokens)
 	for i := range rows {
@@ -120,7 +120,7 @@ func TestOnlyWantedLogitsInRowOrder(t *testing.T) {
 	if got := mustStep(t, s, rows); len(got) != 0 {
 		t.Fatalf("%d rows of logits though none were wanted", len(got))
 	}
-	if len(all[0]) != s.Vocabulary() || s.Vocabulary() != 70 {
+	if len(all[0]) != s.Vocabulary() || s.Vocabulary() != tinyVocabulary {
 		t.Fatalf("%d logits for a vocabulary of %d", len(all[0]), s.Vocabulary())
 	}
 }
@@ -128,7 +128,7 @@ func TestOnlyWantedLogitsInRowOrder(t *testing.T) {
 func TestInvalidRowsAreRefusedAndChangeNothing(t *testing.T) {
 	m := newTinyModel(true)
 	s := openTiny(t, m, t.TempDir(), Options{Slots: 2, Context: 40, MaxRows: 8, MaxLogits: 4})
-	tokens := randomTokens(8, 70)
+	tokens := randomTokens(8, tinyVocabulary)
 	want := forced(t, s, 0, 4, tokens)
 	row := func(token, slot, position uint32) inference.Row {
 		return inference.Row{Token: token, Slot: slot, Position: position}
@@ -137,7 +137,7 @@ func TestInvalidRowsAreRefusedAndChangeNothing(t *testing.T) {
 		name string
 		rows []inference.Row
 	}{
-		{"token beyond the vocabulary", []inference.Row{row(70, 0, 0)}},
+		{"token beyond the vocabulary", []inference.Row{row(tinyVocabulary, 0, 0)}},
 		{"token that overflows", []inference.Row{row(math.MaxUint32, 0, 0)}},
 		{"slot beyond the last", []inference.Row{row(1, 2, 0)}},
 		{"position beyond the context", []inference.Row{row(1, 0, 40)}},
@@ -148,7 +148,7 @@ func TestInvalidRowsAreRefusedAndChangeNothing(t *testing.T) {
 		{"falling positions", []inference.Row{row(1, 0, 5), row(1, 0, 4)}},
 		{"too many rows", rowsOf(1, 0, make([]uint32, 9))},
 		{"too many wanted logits", rowsOf(1, 0, make([]uint32, 5))},
-		{"a good row before a bad one", []inference.Row{row(1, 0, 3), row(70, 1, 0)}},
+		{"a good row before a bad one", []inference.Row{row(1, 0, 3), row(tinyVocabulary, 1, 0)}},
 	} {
 		if _, err := s.Step(t.Context(), c.rows); !errors.Is(err, inference.ErrInvalidRequest) {
 			t.Errorf("%s: got %v", c.name, err)
@@ -165,7 +165,7 @@ func TestInvalidRowsAreRefusedAndChangeNothing(t *testing.T) {
 func TestSlotForgetsItsFormerUser(t *testing.T) {
 	m := newTinyModel(true)
 	s := openTiny(t, m, t.TempDir(), Options{Slots: 1, Context: 64, MaxLogits: 64})
-	forced(t, s, 0, 64, randomTokens(64, 70))
+	forced(t, s, 0, 64, randomTokens(64, tinyVocabulary))
 	fresh := randomTokens(40, 60)
 	mustStep(t, s, rowsOf(0, 0, fresh[:5]))
 	if _, err := s.Step(t.Context(), rowsOf(0, 6, fresh[6:7])); !errors.Is(err, inference.ErrInvalidRequest) {
@@ -193,7 +193,7 @@ func TestCancelledStepIsAbandonedAndHarmless(t *testing.T) {
 	m := newTinyModel(true)
 	s := openTiny(t, m, t.TempDir(), Options{Slots: 2, Context: 128, MaxLogits: 64})
 	yieldOften(t, s)
-	tokens := randomTokens(100, 70)
+	tokens := randomTokens(100, tinyVocabulary)
 	want := forced(t, s, 0, 20, tokens)
 	bystander := forced(t, s, 1, 20, tokens[:60])
 	abandoned := 0
@@ -248,7 +248,7 @@ func TestMemoryIsCountedAsItIsUsed(t *testing.T) {
 		slot, first, n int
 		blocks         int64
 	}{{0, 0, 32, 1}, {0, 32, 1, 2}, {1, 0, 1, 3}, {0, 0, 5, 3}, {0, 5, 60, 4}} {
-		mustStep(t, s, rowsOf(c.slot, c.first, randomTokens(c.n, 70)))
+		mustStep(t, s, rowsOf(c.slot, c.first, randomTokens(c.n, tinyVocabulary)))
 		if got := (s.MemoryBytes() - before) / block; got != c.blocks {
 			t.Errorf("after %d rows at %d of slot %d: %d blocks, want %d", c.n, c.first, c.slot, got, c.blocks)
 		}

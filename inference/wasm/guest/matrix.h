@@ -113,9 +113,54 @@ static inline void put_four(float *out, v128_t totals, v128_t row_scale, float a
   wasm_v128_store(out, v);
 }
 
+// Four rows of each of two tiles with one activation vector.
+static inline void four_rows_of_two(const char *tile, const char *other, const char *x, uint32_t columns, v128_t *out,
+                                    v128_t *other_out) {
+  Sums s = {{zero_i32(), zero_i32(), zero_i32(), zero_i32()}}, t = s;
+  for (uint32_t left = columns; left > 0; left -= TILE_COLUMNS) {
+    OPAQUE(tile);
+    OPAQUE(other);
+    OPAQUE(x);
+    for (int column = 24; column >= 0; column -= 8) {
+      eight_columns(&s, tile, x, column);
+      eight_columns(&t, other, x, column);
+      KEEP_ORDER;
+    }
+    tile += TILE_BYTES;
+    other += TILE_BYTES;
+    x += TILE_COLUMNS * 2;
+  }
+  *out = totals(&s);
+  *other_out = totals(&t);
+}
+
+// multiply for one vector. A single vector waits for memory more than it computes: two streams of weights, from the
+// middle of the matrix and from its beginning, keep more of it on its way.
+static void multiply_one(const Matrix *m, char *x, float *out, Output how) {
+  uint32_t tile_row_bytes = m->columns * TILE_ROWS, half = m->rows / TILE_ROWS / 2 * TILE_ROWS;
+  float scale = *activation_scale(m, x);
+  const char *tiles = m->weights, *middle = tiles + half * m->columns;
+  v128_t a, b;
+  for (uint32_t row = 0; row < half && !cancelled; row += TILE_ROWS, tiles += tile_row_bytes, middle += tile_row_bytes) {
+    four_rows_of_two(middle, tiles, x, m->columns, &b, &a);
+    put_four(out + row, a, wasm_v128_load(m->row_scale + row), scale, how);
+    put_four(out + half + row, b, wasm_v128_load(m->row_scale + half + row), scale, how);
+    account(tile_row_bytes * 8);
+  }
+  if (half * 2 < m->rows && !cancelled) {
+    a = four_rows(middle, x, m->columns);
+    put_four(out + half * 2, a, wasm_v128_load(m->row_scale + half * 2), scale, how);
+    account(tile_row_bytes * 4);
+  }
+}
+
 // out[v][row] = (or +=) m * activations[v] for `count` vectors, out_stride floats apart. The weights are streamed once
 // for all vectors. Stops early when cancelled.
 static void multiply(const Matrix *m, char *activations, uint32_t count, float *out, uint32_t out_stride, Output how) {
+  if (count == 1) {
+    multiply_one(m, activations, out, how);
+    return;
+  }
   uint32_t step = activation_bytes(m), tile_row_bytes = m->columns * TILE_ROWS;
   const char *tiles = m->weights;
   for (uint32_t row = 0; row < m->rows && !cancelled; row += TILE_ROWS, tiles += tile_row_bytes) {
